@@ -1,12 +1,14 @@
 //! The landing of what is confirmed: all of it by one, with the directories that go.
 
+use std::sync::Arc;
+
 use super::confirm::Landable;
 use super::error::Context;
 use super::land::{Replacement, content_effect, link_effects};
 use super::review::{Taken, reviewed};
 use super::side::Side;
 use super::{Error, Overlay, Result, Seen, State};
-use crate::model::{BackupKind, Digest, RelPath};
+use crate::model::{BackupKind, Digest, RelPath, Stamp};
 use crate::protocol::{Action as Done, EventName};
 use crate::store::{
     Anchor, AnchorState, Applied, Base, Below, DirLooks, Durability, Effect, Epilogue, EventDraft, Fate, FileLooks,
@@ -22,8 +24,11 @@ impl Overlay {
         epilogue.anchors.extend(elsewhere.iter().cloned());
         let applied = self.apply_all(landing.promise(epilogue)?, landables, dirs, elsewhere)?;
         let landed = applied.finish()?;
-        for landable in landables.iter() {
-            self.row_dropped(&mut self.state.lock(), landable.taken.row.id);
+        for id in landables.iter().map(|landable| landable.taken.row.id) {
+            self.row_dropped(&mut self.state.lock(), id);
+            if self.is_let_go(id) {
+                self.store.drop_upper_file(id);
+            }
         }
         Ok(landed)
     }
@@ -95,6 +100,10 @@ impl Overlay {
             for (Landable { taken, new, present, done, .. }, content) in landables.iter().zip(contents) {
                 let path = &taken.row.names[0];
                 let meta = state.confirmed(applied, &taken.row, present.meta.as_ref(), content);
+                match present.meta.filter(|_| has_others_edits(taken, content)) {
+                    Some(before) => self.show_merged(state, &taken.row, before.stamp()),
+                    None => state.nothing_missed(&taken.row, meta.as_ref()),
+                }
                 if let (Done::Applied, Some(writer)) = (done, &taken.held.writer) {
                     state.saw(path, meta.map(|meta| meta.stamp()), self.tree_of(writer.pid));
                 }
@@ -106,6 +115,22 @@ impl Overlay {
                 state.uppers.remove(dir.row.id);
             }
         })
+    }
+
+    /// Lower has a change with the edits that others have made of what was there `before`, which were never in the view: it
+    /// shows them from now on. Who has it open writes to a copy of that, and has not seen it.
+    fn show_merged(&self, state: &mut State, row: &UpperRow, before: Stamp) {
+        // Also what was opened since it was taken.
+        let open = state.open_of(row.id, &row.names[0]).cloned();
+        state.uppers.remove(row.id);
+        state.verdicts_due.push(row.id);
+        state.epoch += 1;
+        let Some(open) = open else { return };
+        open.changed_below(state.epoch);
+        // Where it cannot be opened, what is open goes on with what it had: no write of his is based on what lower has.
+        let now = self.lower.open_to_read(&row.names[0]).map_or_else(|_| open.file(), Arc::new);
+        open.goes_on_with(now);
+        state.handles_on(open.node).for_each(|handle| handle.landed_merged(before));
     }
 
     /// Lower and, by `know`, what is known of it change together; [`Error::Busy`] where one of the changes was written to
@@ -218,12 +243,6 @@ impl State {
             applied.epilogue().save_others(taken);
         }
         self.restored(path, (before, meta.as_ref()), content.map(|kept| kept.digest));
-        if let (Below::Entry { stamp, .. }, Some(meta)) = (row.base.below, meta) {
-            let after = meta.stamp();
-            for name in [path.clone()].into_iter().chain(self.others_of(path, &stamp, &after)) {
-                self.sights.unchanged(&name, &stamp, &after);
-            }
-        }
         self.know(reviewed_as(row, content).collect());
         self.windows.forget(path);
         self.uppers.held_no_more(row.id);
@@ -237,6 +256,15 @@ impl State {
             }
         }
         meta
+    }
+
+    /// Lower has as `meta` what the view had of a change: who saw what that was based on has missed nothing.
+    pub(super) fn nothing_missed(&mut self, row: &UpperRow, meta: Option<&Meta>) {
+        let (Below::Entry { stamp, .. }, Some(meta)) = (row.base.below, meta) else { return };
+        let (path, after) = (&row.names[0], meta.stamp());
+        for name in [path.clone()].into_iter().chain(self.others_of(path, &stamp, &after)) {
+            self.sights.unchanged(&name, &stamp, &after);
+        }
     }
 
     /// Lower has something new at a path by our own doing, with that content, in the place of what it had `before`.
@@ -264,6 +292,11 @@ impl State {
             }
         }
     }
+}
+
+/// Whether what lands is more than what was reviewed.
+fn has_others_edits(taken: &Taken, landed: Option<Kept>) -> bool {
+    landed.map(|kept| kept.digest) != taken.held.new
 }
 
 /// From here on each name of a change is judged against what was reviewed.

@@ -274,19 +274,23 @@ impl Overlay {
         upper.is_landed().then(|| upper.row.names[0].clone())
     }
 
-    /// Lets an upper entry go that has landed and is not being written, and reads on from lower.
+    /// Lets an upper entry go that has landed and is not being written. Who has it open goes on with lower, also to write:
+    /// what others do below is to show, and not to be written over by what the entry had.
     pub(super) fn evict(&self, id: UpperId) {
         let mut state = self.state.lock();
         let Some(upper) = state.uppers.get(id).filter(|upper| upper.is_landed() && !upper.busy) else { return };
-        let path = upper.row.names[0].clone();
+        let (path, base) = (upper.row.names[0].clone(), upper.row.base);
         if let Some(open) = state.open_of(id, &path).cloned() {
-            if open.writers() > 0 {
-                return;
-            }
             if open.is_unused() {
                 state.nodes.let_go(&open);
-            } else {
-                self.read_on_from_lower(&open, &path);
+            } else if base.is_shared() && open.writers() > 0 {
+                // One name of it may be moved aside or replaced meanwhile: who writes goes on with the others.
+                return;
+            } else if !self.goes_on_with_lower(&open, &path) {
+                return;
+            }
+            if let Below::Entry { stamp, .. } = base.below {
+                state.handles_on(open.node).for_each(|handle| handle.landed(stamp));
             }
         }
         state.uppers.remove(id);
@@ -295,13 +299,15 @@ impl Overlay {
         self.store.drop_upper_file(id);
     }
 
-    fn read_on_from_lower(&self, open: &OpenFile, path: &RelPath) {
+    /// False where it is removed below and may still be written: then it stays as it is, for that is to be judged.
+    fn goes_on_with_lower(&self, open: &OpenFile, path: &RelPath) -> bool {
         match self.lower.open_to_read(path) {
-            Ok(lower) => open.set_backing(Backing::Lower(Arc::new(lower))),
-            // Removed below meanwhile: who has it open keeps the content.
+            Ok(lower) => open.goes_on_with(Arc::new(lower)),
+            Err(_) if open.writers() > 0 => return false,
+            // Who has it open keeps the content.
             Err(_) => open.set_backing(Backing::Orphan(open.file())),
         }
-        open.dirty.store(false, Ordering::SeqCst);
+        true
     }
 }
 

@@ -7,6 +7,7 @@ use parking_lot::MutexGuard;
 
 use super::review::Reviewed;
 use super::settle::Settled;
+use super::uppers::Upper;
 use super::{NodeId, Overlay, State};
 use crate::model::{Reason, RelPath};
 use crate::protocol::{Action as Done, Outcome, WritingNow};
@@ -174,13 +175,12 @@ impl Overlay {
 
     /// Waits for confirms under way: between its landing and its verdict a change is neither held nor decided.
     pub fn wait_for_verdicts(&self) {
-        let deadline = Instant::now() + WAIT_FOR_RELEASES;
         let mut state = self.state.lock();
-        while state.uppers.iter().any(|upper| upper.busy && upper.row.held.is_none()) {
-            if self.changed.wait_until(&mut state, deadline).timed_out() {
-                return;
-            }
-        }
+        let is_due = |state: &State| {
+            let is_undecided = |upper: &Upper| upper.busy && upper.row.held.is_none();
+            !state.verdicts_due.is_empty() || state.uppers.iter().any(is_undecided)
+        };
+        self.wait_while(&mut state, WAIT_FOR_RELEASES, is_due);
     }
 }
 

@@ -1,9 +1,9 @@
 //! Open files: handles, and what all handles on one node share.
 //!
 //! ```text
-//!            first write: copy_up                 released, landed: evict
+//!            first write: copy_up                      landed: evict
 //!   Lower ──────────────────────► Upper{id} ──────────────────────────────► Lower
-//!     │  unlinked and changed                        (readers still open)
+//!     │  unlinked and changed                          (still open)
 //!     └───────────────────────► Orphan
 //! ```
 //! Reading and writing take what the node has now, not what it had when the handle was opened: a reader sees what a
@@ -108,6 +108,8 @@ pub(super) struct Handle {
     opened: Mutex<Option<Stamp>>,
     /// It may write, and the file that it had open when it landed is lower's.
     has_landed: AtomicBool,
+    /// Lower has what was never in the view while this was open, and nothing was judged that it has written since.
+    has_missed: AtomicBool,
 }
 
 pub(super) enum Target {
@@ -189,8 +191,17 @@ impl OpenFile {
 
     pub fn set_backing(&self, backing: Backing) {
         *self.backing.write() = backing;
-        // Something else may wait in that one.
+        // Something else may wait in that one, and it is counted anew.
         self.overwritten.store(false, Ordering::SeqCst);
+        self.blocks.store(0, Ordering::Relaxed);
+    }
+
+    /// Its entry has landed and goes: it is lower's again, and who has looked at the content must look again. To be called under
+    /// the lock of the view's state.
+    pub fn goes_on_with(&self, lower: Arc<File>) {
+        drop(self.begin_write());
+        self.set_backing(Backing::Lower(lower));
+        self.dirty.store(false, Ordering::SeqCst);
     }
 
     /// Its entry is about to be judged: the next write must note itself again.
@@ -328,9 +339,18 @@ impl Handle {
         }
     }
 
-    /// The file that it has open is lower's now.
-    pub fn raised(&self, landed: Stamp) {
-        self.opened.lock().iter_mut().for_each(|opened| *opened = landed);
+    /// What it has open is lower's now.
+    pub fn landed(&self, landed: Stamp) {
+        if !self.has_missed.load(Ordering::SeqCst) {
+            *self.opened.lock() = Some(landed);
+        }
+        self.has_landed.store(self.access == Access::Write, Ordering::SeqCst);
+    }
+
+    /// The same, with edits that others have made of what was there `before`: who has it open has not seen them.
+    pub fn landed_merged(&self, before: Stamp) {
+        *self.opened.lock() = Some(before);
+        self.has_missed.store(true, Ordering::SeqCst);
         self.has_landed.store(self.access == Access::Write, Ordering::SeqCst);
     }
 
@@ -367,6 +387,7 @@ impl Handle {
         let written = self.written.swap(false, Ordering::SeqCst);
         if written {
             self.began.store(false, Ordering::SeqCst);
+            self.has_missed.store(false, Ordering::SeqCst);
         }
         written
     }
@@ -405,6 +426,7 @@ impl Overlay {
             began: AtomicBool::new(false),
             opened: Mutex::new(opened),
             has_landed: AtomicBool::new(false),
+            has_missed: AtomicBool::new(false),
         };
         let mut state = self.state.lock();
         if let (true, Target::Judged(open)) = (is_judged, &handle.target) {
@@ -424,6 +446,10 @@ impl Overlay {
 impl State {
     pub(super) fn is_run(&self, node: NodeId) -> bool {
         self.handles.values().any(|handle| handle.node == node && handle.executes)
+    }
+
+    pub(super) fn handles_on(&self, node: NodeId) -> impl Iterator<Item = &Arc<Handle>> {
+        self.handles.values().filter(move |handle| handle.node == node)
     }
 
     /// What is open of an upper entry whose first name is `path`.

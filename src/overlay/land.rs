@@ -454,8 +454,7 @@ impl State {
             open.only_read();
         }
         open.dirty.store(false, Ordering::SeqCst);
-        let handles = self.handles.values().filter(|handle| handle.node == open.node);
-        handles.for_each(|handle| handle.raised(landed.stamp()));
+        self.handles_on(open.node).for_each(|handle| handle.landed(landed.stamp()));
     }
 
     /// Whether what the kernel knows of a file's attributes is still true, or known by it not to be: what a write changes

@@ -113,7 +113,7 @@ use crate::hooks::Runner;
 use crate::model::{Births, Digest, RelPath, Stamp};
 use crate::policy::settings::Settings;
 use crate::protocol::{EventName, Program};
-use crate::store::{EventDraft, LOG_BYTES_MAX, Recovered, Store, UpperRow, Writer};
+use crate::store::{EventDraft, LOG_BYTES_MAX, Recovered, Store, UpperId, UpperRow, Writer};
 use crate::sys::tree::Tree;
 use crate::sys::{file, process};
 
@@ -262,6 +262,8 @@ struct State {
     /// The same once that release is under way. Each as often as there are such.
     judged_at_release: Vec<NodeId>,
     judgings: Judgings,
+    /// Entries that have left the view with a confirm whose verdict is not recorded yet.
+    verdicts_due: Vec<UpperId>,
     /// Directories in which something is being changed at this moment, or which are being renamed.
     shape: Shape,
 }
@@ -560,6 +562,7 @@ impl State {
             closing: HashMap::new(),
             judged_at_release: Vec::new(),
             judgings: Judgings::default(),
+            verdicts_due: Vec::new(),
             shape: Shape::default(),
         })
     }

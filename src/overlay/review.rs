@@ -317,6 +317,7 @@ impl Overlay {
             if let Some(upper) = state.uppers.get_mut(change.row.id) {
                 upper.busy = false;
             }
+            state.verdicts_due.retain(|id| *id != change.row.id);
         }
         self.changed.notify_all();
     }

@@ -438,7 +438,8 @@ fn what_was_synced_stays_so_through_a_rename_before_the_release() {
     bench.view().flush(handle, &ME).unwrap();
     bench.rename("f.tmp", "f");
     assert_eq!(bench.lower("f"), Some(changed(50, 2)));
-    assert!(bench.is_synced("f"));
+    let below = std::fs::File::open(bench.lower_path("f")).unwrap();
+    assert!(crate::overlay::rename_over::is_on_disk(below.as_fd()));
     bench.view().write(handle, 0, b"L").unwrap();
     assert!(!bench.is_synced("f"));
     bench.close(handle);

@@ -9,7 +9,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use crate::harness::script;
-use crate::harness::{Output, Scratch, Stopped, View, eventually, lines, mounted_scratch, within};
+use crate::harness::{Output, Scratch, Stopped, View, eventually, lines, mounted_scratch, with_changed_lines, within};
 
 /// How late a change below may show where nobody opens anything (SPEC §2).
 const PROMPTLY: Duration = Duration::from_secs(1);
@@ -638,6 +638,37 @@ fn programs_that_watch_the_view_learn_of_confirm_discard_and_rollback() {
     view.cli(&["rollback", backups["backups"][0]["name"].as_str().expect("a backup")]).ok();
     watcher.sees("MODIFY b.txt", "a rollback");
     assert_eq!(watcher.seen().iter().filter(|seen| !seen.starts_with("MODIFY ")).count(), 0, "{:?}", watcher.seen());
+}
+
+/// With descriptors that write nothing, as of a shell's `exec 3<>a.txt`.
+#[test]
+fn what_somebody_edits_below_stays_while_programs_have_the_file_open_for_writing() {
+    let scratch = mounted_scratch!();
+    let view = warm(&scratch);
+    scratch.write("src/a.txt", lines(100));
+    let open = || File::options().read(true).write(true).open(view.path("src/a.txt")).expect("opened in the view");
+    let edited = |content: &str| content.replace("line 99\n", "by a person\n").replace("line 98\n", "");
+    let rewritten = with_changed_lines(&lines(100), 60);
+    let idle = open();
+    view.write("src/a.txt", &rewritten);
+    let opened_while_held = open();
+    scratch.write("src/a.txt", edited(&lines(100)));
+    let merged = view.cli(&["confirm", "src/a.txt", "--yes", "--json"]).ok().json();
+    assert_eq!(merged["outcomes"][0]["action"], "merged", "{merged}");
+    view.assert_landed("src/a.txt", &edited(&rewritten));
+    open().write_all_at(b"CHANGED", 0).expect("saved");
+    let saved = edited(&rewritten).replacen("changed", "CHANGED", 1);
+    view.assert_landed("src/a.txt", &saved);
+    scratch.write("src/a.txt", saved.replace("line 80\n", ""));
+    view.assert_landed("src/a.txt", &saved.replace("line 80\n", ""));
+    for unseeing in [idle, opened_while_held] {
+        unseeing.write_all_at(b"Changed", 0).expect("written");
+        drop(unseeing);
+        let shown = saved.replace("line 80\n", "").replacen("CHANGED", "Changed", 1);
+        let held = view.assert_held("src/a.txt", &shown, &saved.replace("line 80\n", ""));
+        assert_eq!(held.reason, "stale");
+        view.cli(&["discard", "src/a.txt", "--yes"]).ok();
+    }
 }
 
 #[test]

@@ -475,7 +475,9 @@ impl Pair {
         let path = backup.path.to_string();
         let (dir, upper) = (tree::parent(&path), self.model.upper.get(&path));
         let is_there = self.model.at(dir) == Some(Node::Dir) && self.model.lower.is_dir(dir);
-        if !is_there || upper.is_some_and(|upper| upper.held.is_none()) || self.model.is_being_written(&path) {
+        let is_open = self.model.has_landed_open(&path) && upper.is_none();
+        if !is_there || is_open || upper.is_some_and(|upper| upper.held.is_none()) || self.model.is_being_written(&path)
+        {
             // Lower's only: what programs are about to make of the path is judged when they close.
             return;
         }
@@ -490,9 +492,8 @@ impl Pair {
 
     /// In place; a file that is not there is made where its directory is.
     fn outside_write(&mut self, path: P, edit: Edit) {
-        let is_landing = self.model.upper.get(path).is_some_and(|upper| upper.is_landed);
         let dir = self.model.lower.get(tree::parent(path));
-        if is_landing || dir != Some(&Node::Dir) || self.model.at(tree::parent(path)).is_none() {
+        if dir != Some(&Node::Dir) || self.model.at(tree::parent(path)).is_none() {
             return;
         }
         if self.model.lower.get(path).is_none() && self.model.left_with_dirs(path).is_some() {
@@ -524,8 +525,7 @@ impl Pair {
     }
 
     fn outside_remove(&mut self, path: P) {
-        let is_landing = self.model.upper.get(path).is_some_and(|upper| upper.is_landed);
-        if is_landing || self.model.lower.leaf(path).is_none() {
+        if self.model.lower.leaf(path).is_none() {
             return;
         }
         std::fs::remove_file(self.bench.lower_path(path)).unwrap();

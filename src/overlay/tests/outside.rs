@@ -239,3 +239,100 @@ fn what_is_saved_while_somebody_writes_below_without_a_pause_is_held() {
         assert!(bench.lower(&path).unwrap().starts_with(&text));
     }
 }
+
+/// With a descriptor that writes nothing, as of a shell's `exec 3<>f`.
+fn held_and_open() -> (Bench, HandleId) {
+    let bench = Bench::new();
+    bench.put("f", &lines(100));
+    let idle = bench.open("f", libc::O_RDWR).unwrap();
+    bench.save("f", &changed(100, 60));
+    (bench, idle)
+}
+
+fn theirs(content: &str) -> String {
+    content.replace("line 90\n", "theirs\n").replace("line 95\n", "")
+}
+
+#[test]
+fn who_opens_a_file_that_is_merged_while_another_has_it_open_for_writing_sees_and_keeps_all_of_it() {
+    let (bench, idle) = held_and_open();
+    bench.put("f", &theirs(&lines(100)));
+    assert_eq!(bench.confirm(&[bench.only_id()]).unwrap()[0].action, crate::protocol::Action::Merged);
+    let merged = theirs(&changed(100, 60));
+    assert_eq!([bench.lower("f"), bench.read("f")], [Some(merged.clone()), Some(merged.clone())]);
+    let writer = bench.open("f", libc::O_RDWR).unwrap();
+    bench.view().write(writer, 0, b"NEW 0").unwrap();
+    bench.close(writer);
+    let written = merged.replacen("new 0", "NEW 0", 1);
+    assert_eq!((bench.reasons_if_held(), bench.lower("f")), (vec![], Some(written)));
+    bench.view().release(idle).unwrap();
+    assert_eq!(bench.stage_files(), 0);
+    bench.check();
+}
+
+#[test]
+fn who_had_a_file_open_when_it_was_merged_writes_over_nothing_that_he_has_not_seen() {
+    let (bench, idle) = held_and_open();
+    let opened_while_held = bench.open("f", libc::O_RDWR).unwrap();
+    bench.put("f", &theirs(&lines(100)));
+    bench.confirm(&[bench.only_id()]).unwrap();
+    let merged = theirs(&changed(100, 60));
+    for (turn, writer) in [idle, opened_while_held].into_iter().enumerate() {
+        bench.view().write(writer, 0, b"NEW 0").unwrap();
+        bench.close(writer);
+        assert_eq!((bench.reasons_if_held(), bench.lower("f")), (vec![Reason::Stale], Some(merged.clone())), "{turn}");
+        assert_eq!(bench.read("f"), Some(merged.replacen("new 0", "NEW 0", 1)), "{turn}");
+        bench.view().discard(&[bench.only_id()], &Review::default()).unwrap();
+    }
+    bench.check();
+}
+
+#[test]
+fn who_had_a_file_open_that_landed_as_it_was_has_seen_it() {
+    let (bench, idle) = held_and_open();
+    bench.confirm(&[bench.only_id()]).unwrap();
+    bench.view().write(idle, 0, b"NEW 0").unwrap();
+    bench.close(idle);
+    let written = changed(100, 60).replacen("new 0", "NEW 0", 1);
+    assert_eq!((bench.reasons_if_held(), bench.lower("f")), (vec![], Some(written)));
+    bench.check();
+}
+
+#[test]
+fn what_somebody_does_below_shows_while_a_file_that_has_landed_is_open_for_writing() {
+    for saved in [changed(100, 2), lines(100), changed(100, 60)] {
+        let bench = Bench::new();
+        bench.put("f", &lines(100));
+        let idle = bench.open("f", libc::O_RDWR).unwrap();
+        bench.save("f", &saved);
+        let opened_while_held = (!bench.held().is_empty()).then(|| bench.open("f", libc::O_RDWR).unwrap());
+        if opened_while_held.is_some() {
+            bench.confirm(&[bench.only_id()]).unwrap();
+        }
+        assert_eq!(bench.lower("f"), Some(saved.clone()));
+        bench.put("f", &theirs(&saved));
+        assert_eq!(bench.read("f"), Some(theirs(&saved)));
+        assert_eq!(bench.view().read(idle, 0, 1 << 20).unwrap(), theirs(&saved).as_bytes());
+        // Neither has looked since.
+        let writer = opened_while_held.unwrap_or(idle);
+        bench.view().write(writer, 0, b"NEW").unwrap();
+        bench.close(writer);
+        assert_eq!((bench.reasons_if_held(), bench.lower("f")), (vec![Reason::Stale], Some(theirs(&saved))));
+        bench.check();
+    }
+}
+
+#[test]
+fn who_has_a_file_open_for_writing_that_has_landed_and_is_removed_below_loses_nothing() {
+    let bench = Bench::new();
+    bench.put("f", &lines(100));
+    let idle = bench.open("f", libc::O_RDWR).unwrap();
+    bench.save("f", &changed(100, 2));
+    std::fs::remove_file(bench.lower_path("f")).unwrap();
+    bench.view().write(idle, 0, b"NEW").unwrap();
+    bench.close(idle);
+    let written = changed(100, 2).replacen("new", "NEW", 1);
+    assert_eq!((bench.lower("f"), bench.read("f")), (None, Some(written)));
+    assert!(bench.reasons_if_held().contains(&Reason::Stale), "{:?}", bench.reasons_if_held());
+    bench.check();
+}

@@ -33,7 +33,7 @@ impl Model {
             if let (Some(ours), Some(theirs)) = (&upper.leaf, self.lower.leaf_mut(path)) {
                 theirs.mode = ours.mode;
             }
-            self.ended(path);
+            self.landed(path);
             return true;
         }
         let old = self.old_of(path, &upper);
@@ -231,7 +231,7 @@ impl Model {
         let opened = Window { opened_at: path.to_owned(), first, landed };
         let window = self.windows.entry(path.to_owned()).or_insert(opened);
         window.landed = landed;
-        self.ended(path);
+        self.landed(path);
     }
 
     /// Lower has other content at `path`, or none, by our doing.
@@ -252,22 +252,6 @@ impl Model {
                 known.anchor = Anchor::Content(replaced.thing.clone());
             }
             known.went = known.went.take().filter(|(to, _)| to != path);
-        }
-    }
-
-    /// Lower has what the view shows. The entry stays only while somebody has it open for writing.
-    pub(super) fn ended(&mut self, path: &str) {
-        let below = self.lower.leaf(path).map(|leaf| leaf.stamp);
-        if let Some(upper) = self.upper.get_mut(path) {
-            *upper = Upper { below, held: None, moved_on: false, is_landed: true, ..upper.clone() };
-        }
-        self.evict(path);
-    }
-
-    pub(super) fn evict(&mut self, path: &str) {
-        let is_written = self.handles.values().any(|handle| handle.is_at(path) && handle.writes);
-        if self.upper.get(path).is_some_and(|upper| upper.is_landed) && !is_written {
-            self.upper.remove(path);
         }
     }
 

@@ -93,8 +93,6 @@ pub struct Upper {
     pub held: Option<Held>,
     /// Lower was changed by somebody else between the open and the first write.
     pub moved_on: bool,
-    /// Lower has its content; somebody still has it open for writing.
-    pub is_landed: bool,
     /// When it was made, to tell in which order recovery looks at them.
     pub made: u64,
 }
@@ -130,11 +128,14 @@ pub struct Window {
 #[derive(Clone, Debug)]
 pub struct Handle {
     place: At,
-    pub writes: bool,
     written: bool,
     began: bool,
-    /// Which content lower had when it was opened.
+    /// Which content lower had when it was opened, or as it has landed since.
     opened: Option<u64>,
+    /// What it had open has landed since.
+    has_landed: bool,
+    /// Others' edits were merged in since, and nothing was judged that was written through this.
+    has_missed: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -390,7 +391,8 @@ impl Model {
         }
         let place = At::Path(path.to_owned());
         let began = truncates || found.is_none();
-        self.handles.insert(slot, Handle { place, writes: true, written: false, began, opened });
+        self.handles
+            .insert(slot, Handle { place, written: false, began, opened, has_landed: false, has_missed: false });
         Ok(())
     }
 
@@ -419,7 +421,7 @@ impl Model {
         let others =
             |model: &Self| model.handles.iter().any(|(at, other)| *at != slot && other.is_at(&path) && other.written);
         if handle.written {
-            (handle.written, handle.began) = (false, false);
+            (handle.written, handle.began, handle.has_missed) = (false, false, false);
             self.handles.insert(slot, handle.clone());
             if self.upper.contains_key(&path) && !others(self) {
                 self.settle(&path, &[]);
@@ -429,8 +431,29 @@ impl Model {
         if handle.is_unjudged() && self.upper.contains_key(&path) && !others(self) {
             self.settle(&path, &[]);
         }
-        self.evict(&path);
         Ok(())
+    }
+
+    /// Lower has what the view shows, and the view is lower's again, also for who has it open.
+    pub(super) fn landed(&mut self, path: &str) {
+        self.upper.remove(path);
+        let below = self.lower.leaf(path).map(|leaf| leaf.stamp);
+        for handle in self.handles.values_mut().filter(|handle| handle.is_at(path)) {
+            handle.has_landed = true;
+            handle.opened = if handle.has_missed { handle.opened } else { below };
+        }
+    }
+
+    /// Somebody may write more to what has landed.
+    pub fn has_landed_open(&self, path: &str) -> bool {
+        self.handles.values().any(|handle| handle.is_at(path) && handle.has_landed)
+    }
+
+    /// Who has it open has not seen what was merged in.
+    fn merged(&mut self, path: &str, before: u64) {
+        for handle in self.handles.values_mut().filter(|handle| handle.is_at(path)) {
+            (handle.opened, handle.has_missed) = (Some(before), true);
+        }
     }
 
     pub fn truncate(&mut self, path: &str, size: usize) -> Answer {
@@ -454,7 +477,6 @@ impl Model {
             let below = lower.as_ref().map(|leaf| leaf.stamp);
             Upper { moved_on: opened.is_some() && opened != below, ..Upper::of(lower, below, made) }
         });
-        upper.is_landed = false;
         upper.leaf.as_mut().expect("only files are written")
     }
 
@@ -471,7 +493,7 @@ impl Model {
 
 impl Upper {
     fn of(leaf: Option<Leaf>, below: Option<u64>, made: u64) -> Self {
-        Self { leaf, below, held: None, moved_on: false, is_landed: false, made }
+        Self { leaf, below, held: None, moved_on: false, made }
     }
 
     fn is_dir(&self) -> bool {
@@ -520,7 +542,7 @@ impl Model {
         let below = self.lower.leaf(path).map(|leaf| leaf.stamp);
         let whiteout = match self.upper.remove(path) {
             Some(upper) if upper.is_new() => return,
-            Some(upper) => Upper { leaf: None, moved_on: false, is_landed: false, made, ..upper },
+            Some(upper) => Upper { leaf: None, moved_on: false, made, ..upper },
             None => Upper::of(None, below, made),
         };
         self.upper.insert(path.to_owned(), whiteout);
@@ -653,7 +675,7 @@ impl Model {
         if self.at(path) == Some(Node::Dir) {
             return Ok(());
         }
-        let is_below = self.upper.get(path).is_none_or(|upper| upper.is_landed);
+        let is_below = !self.upper.contains_key(path);
         if is_below && !self.is_gated(path) {
             for leaf in [self.lower.leaf_mut(path), self.upper.get_mut(path).and_then(|upper| upper.leaf.as_mut())] {
                 leaf.into_iter().for_each(|leaf| leaf.mode = mode);
@@ -783,7 +805,6 @@ impl Model {
         }
         if let Some(upper) = self.upper.remove(from) {
             self.upper.insert(to.to_owned(), upper);
-            self.evict(to);
         }
     }
 
@@ -1004,7 +1025,7 @@ impl Model {
             self.left(path);
             self.windows.remove(path);
             let upper = self.upper.remove(path).unwrap_or_else(|| Upper::of(leaf, None, made));
-            self.upper.insert(path.clone(), Upper { below: None, is_landed: false, ..upper });
+            self.upper.insert(path.clone(), Upper { below: None, ..upper });
         }
         along.into_iter().map(|(moved, _)| moved).collect()
     }
@@ -1165,6 +1186,9 @@ impl Model {
             self.make_parents(&path);
             let leaf = leaf.filter(|leaf| leaf.thing != Thing::Dir);
             let is_dir = self.is_held_dir(&path);
+            let before = self.lower.leaf(&path).map(|leaf| leaf.stamp);
+            let shown = self.upper[&path].leaf.as_ref().map(|leaf| &leaf.thing);
+            let is_merged = leaf.as_ref().is_some_and(|leaf| Some(&leaf.thing) != shown);
             if self.lower.is_dir(&path) {
                 self.lower.remove(&path);
             }
@@ -1177,7 +1201,10 @@ impl Model {
             self.anchors.insert(path.clone(), Known { anchor, fresh: false, by_dir: false, from: None, went: None });
             self.windows.remove(&path);
             self.missed.remove(&path);
-            self.ended(&path);
+            if let Some(before) = before.filter(|_| is_merged) {
+                self.merged(&path, before);
+            }
+            self.landed(&path);
         }
         let mut dirs: Vec<&Path> = all.iter().filter(|path| self.is_removed_dir(path)).collect();
         dirs.sort();
@@ -1289,7 +1316,6 @@ impl Model {
     /// The daemon is killed, and another recovers what it left.
     pub fn remount(&mut self) {
         self.handles.clear();
-        self.upper.retain(|_, upper| !upper.is_landed);
         let mut unfinished: Vec<(u64, Path)> = Vec::new();
         for (path, upper) in &self.upper {
             let now = upper.leaf.as_ref().map(|leaf| leaf.thing.clone());
