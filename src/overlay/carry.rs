@@ -301,31 +301,45 @@ impl Overlay {
         lifted.iter().try_for_each(|id| self.settle_moved(*id, &self.doer(caller)).map(|_| ()))
     }
 
-    /// Who has it open goes on with what is in the view now.
-    fn bind_lifted(&self, state: &mut State, row: &UpperRow) {
-        let Some(node) = state.nodes.at(&row.names[0]) else { return };
-        state.nodes.set_lower(node, None);
-        let open = state.nodes.open_on(node);
-        if let Some(open) = open.filter(|open| open.upper() != Some(row.id) && !open.backing().is_orphan())
-            && let Ok(file) = self.store.open_upper(row.id)
-        {
-            open.set_backing(Backing::Upper(row.id, Arc::new(file)));
-        }
+    /// What whoever has them open goes on with. To be called under the lock that is going to see lower change, after which
+    /// nothing could be refused any more.
+    pub(super) fn open_lifted(
+        &self,
+        state: &State,
+        lifted: &[Lifted<'_>],
+        rows: &[UpperRow],
+    ) -> Result<Vec<Option<Backing>>> {
+        let goes_on = |path: &RelPath, id: UpperId| {
+            let open = state.nodes.at(path).and_then(|node| state.nodes.open_on(node));
+            open.is_some_and(|open| open.upper() != Some(id) && !open.backing().is_orphan())
+        };
+        let opened = lifted.iter().zip(rows).map(|(one, row)| match goes_on(&one.path, row.id) {
+            true => Ok(Some(Backing::Upper(row.id, Arc::new(self.store.open_upper(row.id)?)))),
+            false => Ok(None),
+        });
+        opened.collect()
     }
+}
 
+impl State {
     /// Under the lock that saw lower change: what was lifted is in the view as upper has it.
-    pub(super) fn enter_lifted(&self, state: &mut State, lifted: Vec<Lifted<'_>>, rows: Vec<UpperRow>) -> Vec<UpperId> {
+    pub(super) fn enter_lifted(
+        &mut self,
+        lifted: Vec<Lifted<'_>>,
+        rows: Vec<UpperRow>,
+        opened: Vec<Option<Backing>>,
+    ) -> Vec<UpperId> {
         let mut ids = Vec::new();
-        for (one, row) in lifted.into_iter().zip(rows) {
+        for ((one, row), opened) in lifted.into_iter().zip(rows).zip(opened) {
             if let Some((new, _)) = one.copy.filter(|(new, _)| new.id() == row.id) {
                 new.keep();
             }
-            match state.uppers.get_mut(row.id) {
+            match self.uppers.get_mut(row.id) {
                 Some(upper) => (upper.dirty, upper.recorded) = (true, Recorded::Row),
-                None => state.uppers.insert(Upper { synced: one.synced, ..Upper::written(row.clone()) }),
+                None => self.uppers.insert(Upper { synced: one.synced, ..Upper::written(row.clone()) }),
             }
-            state.uppers.set_row(row.clone());
-            self.bind_lifted(state, &row);
+            self.uppers.set_row(row.clone());
+            self.bind(&row.names[0], opened);
             ids.push(row.id);
         }
         ids

@@ -299,13 +299,14 @@ impl Overlay {
         self.store.drop_upper_file(id);
     }
 
-    /// False where it is removed below and may still be written: then it stays as it is, for that is to be judged.
+    /// False where lower's file cannot be opened now: by its name what is written next would be nobody's. It stays as it is
+    /// until the entry is let go again, as it does where it is removed below and may still be written, which is to be judged.
     fn goes_on_with_lower(&self, open: &OpenFile, path: &RelPath) -> bool {
         match self.lower.open_to_read(path) {
             Ok(lower) => open.goes_on_with(Arc::new(lower)),
-            Err(_) if open.writers() > 0 => return false,
             // Who has it open keeps the content.
-            Err(_) => open.set_backing(Backing::Orphan(open.file())),
+            Err(err) if is_absent(&err) && open.writers() == 0 => open.set_backing(Backing::Orphan(open.file())),
+            Err(_) => return false,
         }
         true
     }

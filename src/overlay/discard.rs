@@ -303,7 +303,7 @@ impl Overlay {
     /// The view shows lower at the entry's names again. Open descriptors go on with what lower has.
     pub(super) fn back_to_lower(&self, row: &UpperRow, is_as_taken: impl FnOnce(&State) -> bool, shown: Shown) {
         let path = &row.names[0];
-        let Shown { meta, file } = shown;
+        let Shown { mut meta, file } = shown;
         let mut state = self.state.lock();
         state.epoch += 1;
         if !is_as_taken(&state) {
@@ -313,6 +313,10 @@ impl Overlay {
             // Opened since, to be read: it can be opened now as well.
             let now = || self.lower.open_to_read(path).ok().map(Arc::new);
             let lower = meta.filter(Meta::is_file).and_then(|_| file.or_else(now));
+            if lower.is_none() {
+                // What is there has a node of its own: by this one nothing is written that would be nobody's.
+                meta = None;
+            }
             open.set_backing(match lower {
                 Some(file) => Backing::Lower(file),
                 None => Backing::Orphan(open.file()),

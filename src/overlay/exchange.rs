@@ -1,14 +1,26 @@
 //! Exchange: both paths change at once, and each is judged by what it becomes (SPEC §4.5).
 
+use std::sync::Arc;
+
 use super::carry::Move;
+use super::handles::OpenFile;
 use super::lookup::Origin;
 use super::rename::{End, is_gated, is_special};
 use super::rename_over::{GivesWay, Taken};
+use super::settle::Claim;
 use super::uppers::Upper;
 use super::{Caller, Error, Overlay, Result, State};
 use crate::policy::rules::Action;
-use crate::store::{Epilogue, NewUpper, UpperId};
+use crate::store::{Epilogue, NewUpper, UpperId, UpperRow};
 use crate::sys::file::FileKind;
+
+/// An entry that is copied, claimed, as it was before that.
+struct Original<'a> {
+    row: UpperRow,
+    open: Option<Arc<OpenFile>>,
+    version: u64,
+    _claim: Claim<'a>,
+}
 
 impl Overlay {
     /// Both paths change at once; each is judged by what it becomes. Gives what has come along and waits for that.
@@ -86,9 +98,13 @@ impl Overlay {
         self.check_in_its_own_place(to)?;
         self.set_apart(&[from, to])?;
         let by = self.doer(caller);
-        let ((for_from, from_synced), (for_to, to_synced)) = (self.copy_of(to)?, self.copy_of(from)?);
+        let [from_changed, to_changed] = [from, to].map(|end| self.changed_at(end));
+        let originals = self.claim_originals([from_changed, to_changed])?;
+        let (for_from, from_synced) = self.copy_of(to, to_changed)?;
+        let (for_to, to_synced) = self.copy_of(from, from_changed)?;
         let from_kind = from.kind().unwrap_or(FileKind::Regular);
         let to_kind = to.kind().unwrap_or(FileKind::Regular);
+        let (opened_from, opened_to) = (self.open_copy(&for_from, to_kind)?, self.open_copy(&for_to, from_kind)?);
         let at_from = self.take_target(from, for_from.id(), to_kind)?;
         let at_to = self.take_target(to, for_to.id(), from_kind)?;
         let (replaced_from, replaced_to) = (at_from.gives_way.goes(), at_to.gives_way.goes());
@@ -96,6 +112,11 @@ impl Overlay {
             let mut state = self.state.lock();
             let as_found = |end: &End, taken: &Taken| state.uppers.at(&end.path) == taken.gives_way.stands();
             if !as_found(from, &at_from) || !as_found(to, &at_to) {
+                return Err(Error::Errno(libc::ESTALE));
+            }
+            if !originals.iter().all(|original| state.is_as_copied(original)) {
+                // By writes alone the view is the same: whoever renames looks again all the same.
+                state.epoch += 1;
                 return Err(Error::Errno(libc::ESTALE));
             }
             // Both at once: a death right after this leaves both in the view.
@@ -110,41 +131,69 @@ impl Overlay {
                 state.enter_over(&from.path, written(at_from.row, from_synced), replaced_from);
                 state.enter_over(&to.path, written(at_to.row, to_synced), replaced_to);
                 let copies = state.exchanged_as_copies(from, to);
+                // Taking the targets has made orphans of both, and neither is one.
+                state.bind(&from.path, opened_from);
+                state.bind(&to.path, opened_to);
                 (for_from.keep(), for_to.keep(), copies)
             };
             self.depart(&mut state, departures, epilogue, Vec::new(), enter)?
         };
+        drop(originals);
         let parted = self.tell_parted(parted);
         for (end, renamed) in copies {
             self.tell_renamed(end, renamed);
         }
         self.drop_replaced(replaced_from);
         self.drop_replaced(replaced_to);
-        // Taking the targets has made orphans of both, and neither is one.
-        self.bind(&from.path, for_from);
-        self.bind(&to.path, for_to);
         self.settle_parted(parted, &by)?;
         self.settle_moved(for_from, &by)?;
         self.settle_moved(for_to, &by).map(|_| ())
     }
 
-    /// What the view has at one end, as new upper content, and whether that was on disk: then the copy is.
-    fn copy_of(&self, end: &End) -> Result<(NewUpper<'_>, bool)> {
-        let changed = match &end.origin {
+    /// The entry that one end shows, if it is not lower's own.
+    fn changed_at(&self, end: &End) -> Option<UpperId> {
+        match &end.origin {
             Origin::Upper(id, _) => Some(*id),
             Origin::Lower(meta) => self.changed_by_other_name(meta),
             Origin::Nothing | Origin::Hidden(_) => None,
-        };
-        let Some(id) = changed else {
-            let (copy, _) = self.copy_to_upper(&end.path)?;
-            let Origin::Lower(meta) = &end.origin else { return Ok((copy, false)) };
-            let synced = self.is_on_disk(&end.path, meta)?;
-            if synced {
-                self.sync_copy(&copy, &end.path)?;
-            }
-            return Ok((copy, synced));
-        };
-        let (_row, _claimed) = self.claim(id)?;
-        self.copy_synced(id, &end.path)
+        }
+    }
+
+    /// Nothing is judged that is being copied. In one order, so that two who need the same entries never wait for each other.
+    fn claim_originals(&self, mut ids: [Option<UpperId>; 2]) -> Result<Vec<Original<'_>>> {
+        ids.sort_unstable();
+        ids.into_iter().flatten().map(|id| self.claim_original(id)).collect()
+    }
+
+    fn claim_original(&self, id: UpperId) -> Result<Original<'_>> {
+        let (row, claim) = self.claim(id)?;
+        let open = self.state.lock().open_of(id, &row.names[0]).cloned();
+        let version = open.as_ref().map_or(0, |open| open.version());
+        Ok(Original { row, open, version, _claim: claim })
+    }
+
+    /// What the view has at one end, which the entry shows that the caller has claimed, or lower: as new upper content, and
+    /// whether that was on disk. Then the copy is.
+    fn copy_of(&self, end: &End, changed: Option<UpperId>) -> Result<(NewUpper<'_>, bool)> {
+        if let Some(id) = changed {
+            return self.copy_synced(id, &end.path);
+        }
+        let (copy, _) = self.copy_to_upper(&end.path)?;
+        let Origin::Lower(meta) = &end.origin else { return Ok((copy, false)) };
+        let synced = self.is_on_disk(&end.path, meta)?;
+        if synced {
+            self.sync_copy(&copy, &end.path)?;
+        }
+        Ok((copy, synced))
+    }
+}
+
+impl State {
+    /// Neither written to nor renamed since it was claimed. The kernel keeps writes from a file that is renamed, but not what it
+    /// writes of a mapping.
+    fn is_as_copied(&self, original: &Original<'_>) -> bool {
+        let Original { row, open, version, .. } = original;
+        let is_same = self.uppers.get(row.id).is_some_and(|upper| upper.row == *row);
+        is_same && self.is_still(row.id, &row.names[0], open.as_ref(), *version)
     }
 }

@@ -370,6 +370,14 @@ impl Nodes {
         }
     }
 
+    /// The node goes on without this name, and without what lower has there: the next look at the name finds another.
+    pub fn part_from(&mut self, path: &RelPath) {
+        if let Some(node) = self.at(path) {
+            self.set_lower(node, None);
+        }
+        self.unname_path(path);
+    }
+
     /// The node now stands for another lower inode, or for none. Not for one that has a node already, unless somebody has
     /// this one open: the next look at its name finds the node that the other names have.
     pub fn set_lower(&mut self, id: NodeId, lower: Option<InodeKey>) {

@@ -355,6 +355,7 @@ impl Overlay {
         }
         let here = self.stage_relocation(&mut landing, moving)?;
         let entries = moving.lifted_rows(state, &lifted)?;
+        let opened = self.open_lifted(state, &lifted, &entries)?;
         let others: Vec<UpperId> =
             ids.iter().copied().filter(|id| entries.iter().all(|entry| entry.id != *id)).collect();
         let (rows, mut epilogue) = state.renamed_rows(&others, &moving.moves())?;
@@ -370,7 +371,7 @@ impl Overlay {
         state.past.know_dirs(moved_dirs);
         state.rows_changed(rows);
         let renamed = state.relocated(moving);
-        let lifted = self.enter_lifted(state, lifted, entries);
+        let lifted = state.enter_lifted(lifted, entries, opened);
         Ok((renamed, Relocated { operation: applied.finish()?.operation, lifted }))
     }
 

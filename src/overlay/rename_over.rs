@@ -94,6 +94,7 @@ impl Overlay {
             // As long as nothing has changed: what gives way here could not be brought back.
             self.sync_copy(&new, &from.path)?;
         }
+        let copied = self.open_copy(&new, meta.kind)?;
         let taken = self.take_target(to, new.id(), meta.kind)?;
         let replaced = taken.gives_way.goes();
         let kept = self.keep_replaced_content(replaced, &by)?;
@@ -114,13 +115,12 @@ impl Overlay {
             if state.uppers.at(&from.path).is_some() {
                 return Err(Error::Errno(libc::ESTALE));
             }
-            self.arrive(&mut state, to, arrival, |state| (new.keep(), state.renamed_as_copy(from, to)))?
+            self.arrive(&mut state, to, arrival, |state| (new.keep(), state.renamed_to_copy((from, to), copied)))?
         };
         drop(claimed);
         self.drop_replaced(replaced);
         let parted = self.tell_parted(parted);
         self.tell_renamed(to, renamed);
-        self.rebind(&to.path, upper);
         self.settle_parted(parted, &by)?;
         let settled = self.settle_over((from, to), (upper, whiteout), saved, &by)?;
         self.let_source_go(from, whiteout, meta, (upper, settled), &by)
@@ -198,6 +198,7 @@ impl Overlay {
             return Err(Error::Errno(libc::ESTALE));
         }
         let kind = from.kind().unwrap_or(FileKind::Regular);
+        let copied = self.open_copy(&copy, kind)?;
         let taken = self.take_target(to, copy.id(), kind)?;
         let replaced = taken.gives_way.goes();
         let kept = self.keep_replaced_content(replaced, &by)?;
@@ -212,13 +213,12 @@ impl Overlay {
             if state.uppers.at(&from.path) != stands {
                 return Err(Error::Errno(libc::ESTALE));
             }
-            self.arrive(&mut state, to, arrival, |state| (copy.keep(), state.renamed_as_copy(from, to)))?
+            self.arrive(&mut state, to, arrival, |state| (copy.keep(), state.renamed_to_copy((from, to), copied)))?
         };
         drop(claimed);
         self.drop_replaced(replaced);
         let parted = self.tell_parted(parted);
         self.tell_renamed(to, renamed);
-        self.rebind(&to.path, copy);
         self.settle_parted(parted, &by)?;
         // Before its old name, under which may be what the target had.
         self.settle_moved(copy, &by)?;
@@ -432,24 +432,14 @@ impl Overlay {
         }
     }
 
-    /// Who has the source open reads and writes what is at the target now.
-    pub(super) fn rebind(&self, path: &RelPath, id: UpperId) {
-        let state = self.state.lock();
-        if !state.nodes.open_at(path).is_some_and(|open| open.backing().is_orphan()) {
-            drop(state);
-            self.bind(path, id);
+    /// A copy as who has open what it is made of goes on with it: opened before that is shown, after which nothing could be
+    /// refused any more. None for a symlink, which nobody has open.
+    pub(super) fn open_copy(&self, copy: &NewUpper<'_>, kind: FileKind) -> Result<Option<Backing>> {
+        if kind == FileKind::Symlink {
+            return Ok(None);
         }
-    }
-
-    /// Who has a file open whose entry another one has replaced goes on with that.
-    pub(super) fn bind(&self, path: &RelPath, id: UpperId) {
-        let Ok(file) = self.store.open_upper(id) else { return };
-        let mut state = self.state.lock();
-        let Some(node) = state.nodes.at(path) else { return };
-        state.nodes.set_lower(node, None);
-        if let Some(open) = state.nodes.open_on(node) {
-            open.set_backing(Backing::Upper(id, Arc::new(file)));
-        }
+        let file = self.store.open_upper(copy.id())?;
+        Ok(Some(Backing::Upper(copy.id(), Arc::new(file))))
     }
 
     fn undo_move_over(&self, from: &End, to: &End, upper: UpperId, whiteout: UpperId, err: Error) -> Error {
@@ -667,5 +657,24 @@ impl State {
         // One that comes from another path leaves the name that it has there.
         self.uppers.remove(entry.row.id);
         self.uppers.insert(entry);
+    }
+
+    /// The names stand for a copy of the source. Under the lock that sees them do so who has the source open reads and writes
+    /// that: what is written in between would have no name.
+    fn renamed_to_copy(&mut self, (from, to): (&End, &End), copied: Option<Backing>) -> Renamed {
+        let renamed = self.renamed_as_copy(from, to);
+        if !self.nodes.open_at(&to.path).is_some_and(|open| open.backing().is_orphan()) {
+            self.bind(&to.path, copied);
+        }
+        renamed
+    }
+
+    /// Who has open what is at a path goes on with the copy that stands there.
+    pub(super) fn bind(&mut self, path: &RelPath, copied: Option<Backing>) {
+        let Some(node) = self.nodes.at(path) else { return };
+        self.nodes.set_lower(node, None);
+        if let (Some(open), Some(copied)) = (self.nodes.open_on(node), copied) {
+            open.set_backing(copied);
+        }
     }
 }

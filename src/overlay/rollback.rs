@@ -17,6 +17,7 @@ use crate::store::{
     PathEffect, Version,
 };
 use crate::sys::file::FileKind;
+use crate::sys::tree::is_absent;
 
 /// Where backups go, and what they may go over.
 #[derive(Clone, Debug, Default)]
@@ -160,7 +161,7 @@ impl Overlay {
                 let meta = applied.meta_of(one.path);
                 state.restored(one.path, (one.present.meta.as_ref(), meta.as_ref()), Some(restored.digest));
                 state.saw(one.path, meta.map(|meta| meta.stamp()), tree);
-                self.read_on(&state, one.path);
+                self.read_on(&mut state, one.path);
             }
             applied
         };
@@ -206,11 +207,14 @@ impl Overlay {
     }
 
     /// Who has the file open goes on with what lower has now. A symlink is nothing that could be read on.
-    pub(super) fn read_on(&self, state: &State, path: &RelPath) {
+    pub(super) fn read_on(&self, state: &mut State, path: &RelPath) {
         let open = state.nodes.open_at(path).cloned();
         let Some(open) = open.filter(|open| matches!(*open.backing(), Backing::Lower(_))) else { return };
-        if let Ok(lower) = self.lower.open_to_read(path) {
-            open.set_backing(Backing::Lower(Arc::new(lower)));
+        match self.lower.open_to_read(path) {
+            Ok(lower) => open.set_backing(Backing::Lower(Arc::new(lower))),
+            Err(err) if is_absent(&err) => {}
+            // He goes on with what was there, and whoever opens it next has what is.
+            Err(_) => state.nodes.part_from(path),
         }
     }
 

@@ -20,6 +20,7 @@ mod many;
 mod model;
 mod moved_aside;
 mod names_below;
+mod opened;
 mod outside;
 mod passing;
 mod patch;
