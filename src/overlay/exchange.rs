@@ -11,15 +11,22 @@ use super::settle::Claim;
 use super::uppers::Upper;
 use super::{Caller, Error, Overlay, Result, State};
 use crate::policy::rules::Action;
-use crate::store::{Epilogue, NewUpper, UpperId, UpperRow};
+use crate::store::{Epilogue, NewUpper, UpperId};
 use crate::sys::file::FileKind;
 
 /// An entry that is copied, claimed, as it was before that.
 struct Original<'a> {
-    row: UpperRow,
     open: Option<Arc<OpenFile>>,
     version: u64,
     _claim: Claim<'a>,
+}
+
+impl Original<'_> {
+    /// The kernel keeps writes from a file that is renamed, but not what it writes of a mapping. Nobody else does anything to
+    /// what is claimed.
+    fn is_as_copied(&self) -> bool {
+        self.open.as_ref().is_none_or(|open| open.version() == self.version)
+    }
 }
 
 impl Overlay {
@@ -114,7 +121,7 @@ impl Overlay {
             if !as_found(from, &at_from) || !as_found(to, &at_to) {
                 return Err(Error::Errno(libc::ESTALE));
             }
-            if !originals.iter().all(|original| state.is_as_copied(original)) {
+            if !originals.iter().all(Original::is_as_copied) {
                 // By writes alone the view is the same: whoever renames looks again all the same.
                 state.epoch += 1;
                 return Err(Error::Errno(libc::ESTALE));
@@ -169,7 +176,7 @@ impl Overlay {
         let (row, claim) = self.claim(id)?;
         let open = self.state.lock().open_of(id, &row.names[0]).cloned();
         let version = open.as_ref().map_or(0, |open| open.version());
-        Ok(Original { row, open, version, _claim: claim })
+        Ok(Original { open, version, _claim: claim })
     }
 
     /// What the view has at one end, which the entry shows that the caller has claimed, or lower: as new upper content, and
@@ -185,15 +192,5 @@ impl Overlay {
             self.sync_copy(&copy, &end.path)?;
         }
         Ok((copy, synced))
-    }
-}
-
-impl State {
-    /// Neither written to nor renamed since it was claimed. The kernel keeps writes from a file that is renamed, but not what it
-    /// writes of a mapping.
-    fn is_as_copied(&self, original: &Original<'_>) -> bool {
-        let Original { row, open, version, .. } = original;
-        let is_same = self.uppers.get(row.id).is_some_and(|upper| upper.row == *row);
-        is_same && self.is_still(row.id, &row.names[0], open.as_ref(), *version)
     }
 }
