@@ -290,7 +290,7 @@ impl Overlay {
         let copy = if is_in_upper { None } else { Some(self.copy_to_upper(path)?) };
         let synced = self.is_on_disk(path, &meta)?;
         if let (true, Some((new, _))) = (synced && meta.is_file(), &copy) {
-            self.sync_copy(new, path)?;
+            self.sync_copy(new.id(), path)?;
         }
         let kept = if self.is_fresh(path) { self.stage_source(path, by)? } else { None };
         Ok(Lifted { path: path.clone(), meta, copy, synced, kept })

@@ -189,7 +189,7 @@ impl Overlay {
         let Origin::Lower(meta) = &end.origin else { return Ok((copy, false)) };
         let synced = self.is_on_disk(&end.path, meta)?;
         if synced {
-            self.sync_copy(&copy, &end.path)?;
+            self.sync_copy(copy.id(), &end.path)?;
         }
         Ok((copy, synced))
     }

@@ -53,24 +53,7 @@ impl Overlay {
                 None
             }
         };
-        state.uppers.set_row(row);
-        for row in &epilogue.save {
-            if let Some(upper) = state.uppers.get_mut(row.id) {
-                upper.recorded = Recorded::Row;
-            }
-        }
-        if let Some(upper) = state.uppers.get_mut(job.row.id) {
-            upper.moved_on = false;
-            // What a permission program wrote meanwhile, and left to who judges, is judged next.
-            match upper.because == job.because {
-                true => upper.because.clear(),
-                false => upper.left = true,
-            }
-        }
-        if let Some(open) = state.open_of(job.row.id, &job.row.names[0]) {
-            // Who writes over it while it was judged had nothing to keep until now.
-            open.overwritten.store(false, Ordering::SeqCst);
-        }
+        state.waits(job, row, &epilogue.save);
         if removed.is_some() {
             state.source_went(job);
         }
@@ -97,7 +80,7 @@ impl Overlay {
         let Some((anchor, whiteout, is_temporary)) = left else { return Ok(None) };
         if job.synced {
             // The source is the only copy on disk, and it goes.
-            self.store.read_upper(job.row.id)?.sync_all().doing(|| format!("sync the copy of {}", job.row.names[0]))?;
+            self.sync_copy(job.row.id, &job.row.names[0])?;
         }
         let mut landing = Landing::new(&self.store, if job.synced { Durability::Synced } else { Durability::Cached });
         if !is_temporary {
@@ -286,6 +269,28 @@ fn detail_before(job: &Job) -> Option<String> {
 }
 
 impl State {
+    /// A change waits for review as `row`, which is `saved` with those of others.
+    fn waits(&mut self, job: &Job, row: UpperRow, saved: &[UpperRow]) {
+        self.uppers.set_row(row);
+        for row in saved {
+            if let Some(upper) = self.uppers.get_mut(row.id) {
+                upper.recorded = Recorded::Row;
+            }
+        }
+        if let Some(upper) = self.uppers.get_mut(job.row.id) {
+            upper.moved_on = false;
+            // What a permission program wrote meanwhile, and left to who judges, is judged next.
+            match upper.because == job.because {
+                true => upper.because.clear(),
+                false => upper.left = true,
+            }
+        }
+        if let Some(open) = self.open_of(job.row.id, &job.row.names[0]) {
+            // Who writes over it while it was judged had nothing to keep until now.
+            open.overwritten.store(false, Ordering::SeqCst);
+        }
+    }
+
     /// The first digits of `full` that no other live change has, nor any of `also`.
     pub(super) fn unused_id(&self, full: &str, own: UpperId, also: &BTreeSet<ChangeId>) -> Result<ChangeId> {
         let taken = |digits: &ChangeId| {

@@ -137,7 +137,9 @@ impl Nodes {
                     let below = names.len();
                     names.push(name);
                     let leads_up = self.climb(*parent, names);
-                    names.truncate(if leads_up { names.len() } else { below });
+                    if !leads_up {
+                        names.truncate(below);
+                    }
                     leads_up
                 });
             };

@@ -92,7 +92,7 @@ impl Overlay {
         let synced = self.is_on_disk(&from.path, meta)?;
         if synced && to.upper().is_some() {
             // As long as nothing has changed: what gives way here could not be brought back.
-            self.sync_copy(&new, &from.path)?;
+            self.sync_copy(new.id(), &from.path)?;
         }
         let copied = self.open_copy(&new, meta.kind)?;
         let taken = self.take_target(to, new.id(), meta.kind)?;
@@ -284,8 +284,8 @@ impl Overlay {
     }
 
     /// What upper has a copy of was on disk, and may go from where it was.
-    pub(super) fn sync_copy(&self, copy: &NewUpper<'_>, of: &RelPath) -> Result<()> {
-        self.store.read_upper(copy.id())?.sync_all().doing(|| format!("sync the copy of {of}"))
+    pub(super) fn sync_copy(&self, copy: UpperId, of: &RelPath) -> Result<()> {
+        self.store.read_upper(copy)?.sync_all().doing(|| format!("sync the copy of {of}"))
     }
 
     /// Upper content that is a copy of an entry that the caller has claimed, and whether that was synced: then the copy is.
@@ -293,7 +293,7 @@ impl Overlay {
         let (copy, what) = self.copy_of_upper(id)?;
         let synced = what == What::File && self.state.lock().uppers.get(id).is_some_and(|upper| upper.synced);
         if synced {
-            self.sync_copy(&copy, path)?;
+            self.sync_copy(copy.id(), path)?;
         }
         Ok((copy, synced))
     }

@@ -298,10 +298,11 @@ impl GitView {
     fn known_above(&self, dir: &RelPath) -> (DirScope, Vec<RelPath>) {
         let dirs = self.dirs.lock();
         let (mut unknown, mut at) = (Vec::new(), dir.clone());
-        while let Some(above) = at.parent() {
+        loop {
             if let Some(known) = dirs.get(&at) {
                 return (known.clone(), unknown);
             }
+            let Some(above) = at.parent() else { break };
             unknown.push(std::mem::replace(&mut at, above));
         }
         (DirScope { scope: self.root.clone(), passing: None }, unknown)

@@ -44,9 +44,7 @@ impl Store {
             })
         }))
     }
-}
 
-impl Store {
     /// Lets what became of ids go with the events that told it, but for what leads to a change that still waits.
     pub(super) fn forget_verdicts(&self) -> Result<()> {
         let Some(since) = self.oldest_event()? else { return Ok(()) };
