@@ -16,7 +16,10 @@ use crate::policy::settings::BackupLimits;
 use crate::protocol::EventName;
 use crate::sys::file::FileKind;
 use crate::sys::sqlite;
-use crate::sys::steps::{Area, Calls, Ended, Fate, Steps, Trap, apart, become_nobody, test_apart, test_as_nobody};
+use crate::sys::steps::{
+    Area, Calls, Ended, Fate, Steps, Trap, apart, assert_passes_apart, assert_passes_as_nobody, become_nobody,
+    test_apart,
+};
 
 struct Bench {
     dir: tempfile::TempDir,
@@ -522,14 +525,12 @@ fn a_database_that_cannot_be_synced_keeps_its_log() {
 /// Else a row that is durable could name content that a power cut has taken.
 #[test]
 fn what_is_synced_has_its_large_content_on_disk_before() {
-    let (passed, told) = test_apart("store::tests::one_whose_content_cannot_be_synced", (CONTENT_APART, "1"));
-    assert!(passed, "{told}");
+    assert_passes_apart("store::tests::one_whose_content_cannot_be_synced", (CONTENT_APART, "1"));
 }
 
 #[test]
 fn after_a_sync_of_the_log_that_failed_none_says_that_all_is_well() {
-    let (passed, told) = test_apart("store::tests::one_whose_log_cannot_be_synced", (CONTENT_APART, "1"));
-    assert!(passed, "{told}");
+    assert_passes_apart("store::tests::one_whose_log_cannot_be_synced", (CONTENT_APART, "1"));
 }
 
 /// Not a test by itself, as that below.
@@ -540,9 +541,9 @@ fn one_whose_log_cannot_be_synced() {
     }
     let bench = Bench::new();
     bench.store().keep_content(&StagedContent::of(b"small\n".to_vec())).unwrap();
-    let area = Area::Below { dir: bench.path(".fettle/fettle.db-wal"), but: None };
-    let trap = Trap { calls: Calls::Syncing, area, at: 1, fate: Fate::Fails(libc::EIO), reserve: None };
-    let steps = Steps::watch(trap).unwrap();
+    let steps =
+        Steps::watch(Trap::below(bench.path(".fettle/fettle.db-wal"), Calls::Syncing, 1, Fate::Fails(libc::EIO)))
+            .unwrap();
     assert_eq!(bench.store().sync().unwrap_err().errno(), libc::EIO);
     assert!(matches!(bench.store().sync(), Err(Error::Halted(_))));
     assert_eq!(steps.failed(), 1);
@@ -558,8 +559,7 @@ fn one_whose_content_cannot_be_synced() {
     }
     let bench = Bench::new();
     std::fs::write(bench.path("large"), [7; 100_000]).unwrap();
-    let area = Area::Below { dir: bench.path(".fettle/content"), but: None };
-    let trap = |at| Trap { calls: Calls::Syncing, area: area.clone(), at, fate: Fate::Fails(libc::EIO), reserve: None };
+    let trap = |at| Trap::below(bench.path(".fettle/content"), Calls::Syncing, at, Fate::Fails(libc::EIO));
     let steps = Steps::watch(trap(1)).unwrap();
     let kept = bench.store().stage_content(&bench.file("large")).unwrap();
     bench.store().keep_content(&kept).unwrap();
@@ -575,8 +575,7 @@ fn one_whose_content_cannot_be_synced() {
 
 #[test]
 fn content_of_which_no_copy_can_be_synced_keeps_every_sync_from_its_promise() {
-    let (passed, told) = test_apart("store::tests::one_whose_content_is_never_synced", (CONTENT_APART, "1"));
-    assert!(passed, "{told}");
+    assert_passes_apart("store::tests::one_whose_content_is_never_synced", (CONTENT_APART, "1"));
 }
 
 /// Not a test by itself, as that above.
@@ -587,9 +586,8 @@ fn one_whose_content_is_never_synced() {
     }
     let bench = Bench::new();
     std::fs::write(bench.path("large"), [7; 100_000]).unwrap();
-    let area = Area::Below { dir: bench.path(".fettle/content"), but: None };
-    let trap = Trap { calls: Calls::Syncing, area, at: 1, fate: Fate::AllFail(libc::EIO), reserve: None };
-    let steps = Steps::watch(trap).unwrap();
+    let steps =
+        Steps::watch(Trap::below(bench.path(".fettle/content"), Calls::Syncing, 1, Fate::AllFail(libc::EIO))).unwrap();
     let stage = || bench.store().stage_content(&bench.file("large")).unwrap();
     bench.store().keep_content(&stage()).unwrap();
     for _ in 0..2 {
@@ -609,8 +607,7 @@ fn one_whose_content_is_never_synced() {
 #[test]
 fn what_is_synced_has_the_upper_entries_it_tells_of_on_disk_before() {
     for kind in ["directory", "fifo", "symlink", "file"] {
-        let (passed, told) = test_apart("store::tests::one_whose_upper_entries_cannot_be_synced", (STAGE_APART, kind));
-        assert!(passed, "{kind}: {told}");
+        assert_passes_apart("store::tests::one_whose_upper_entries_cannot_be_synced", (STAGE_APART, kind));
     }
 }
 
@@ -622,9 +619,8 @@ fn one_whose_upper_entries_cannot_be_synced() {
     let Some(kind) = std::env::var_os(STAGE_APART) else { return };
     let bench = Bench::new();
     let store = bench.store();
-    let area = Area::Below { dir: bench.path(".fettle/stage"), but: None };
-    let trap = Trap { calls: Calls::Syncing, area, at: 1, fate: Fate::Fails(libc::EIO), reserve: None };
-    let steps = Steps::watch(trap).unwrap();
+    let steps =
+        Steps::watch(Trap::below(bench.path(".fettle/stage"), Calls::Syncing, 1, Fate::Fails(libc::EIO))).unwrap();
     match kind.to_str() {
         Some("directory") => store.create_upper_node(FileKind::Directory, 0).unwrap().keep(),
         Some("fifo") => store.create_upper_node(FileKind::Fifo, 0).unwrap().keep(),
@@ -648,9 +644,8 @@ fn one_that_cannot_be_synced() {
         return;
     }
     let mut bench = Bench::new();
-    let area = Area::Below { dir: bench.path(".fettle/fettle.db"), but: None };
-    let trap = Trap { calls: Calls::Syncing, area, at: 1, fate: Fate::Fails(libc::EIO), reserve: None };
-    let steps = Steps::watch(trap).unwrap();
+    let steps =
+        Steps::watch(Trap::below(bench.path(".fettle/fettle.db"), Calls::Syncing, 1, Fate::Fails(libc::EIO))).unwrap();
     let mut kept = Vec::new();
     let mut keep = |bench: &Bench| {
         let content = StagedContent::of(format!("{}\n", kept.len()).repeat(10_000).into_bytes());
@@ -746,8 +741,7 @@ const THE_FIRST_SYNC_FAILS: &str = "store::tests::the_boot_stays_noted_where_the
 
 #[test]
 fn what_was_removed_is_on_disk_before_the_boot_is_forgotten() {
-    let (passed, told) = test_apart(THE_FIRST_SYNC_FAILS, (SYNC_FAILS, "1"));
-    assert!(passed, "{told}");
+    assert_passes_apart(THE_FIRST_SYNC_FAILS, (SYNC_FAILS, "1"));
 }
 
 /// Not a test by itself: what the one above starts.
@@ -773,8 +767,7 @@ const SWEEPS_UNDER: &str = "FETTLE_SWEEPS_UNDER";
 #[test]
 fn a_name_that_recovery_cannot_remove_goes_when_it_can() {
     for calls in ["reading", "changing"] {
-        let (passed, told) = test_apart("store::tests::a_sweep_cannot_look_or_remove", (SWEEPS_UNDER, calls));
-        assert!(passed, "{calls}: {told}");
+        assert_passes_apart("store::tests::a_sweep_cannot_look_or_remove", (SWEEPS_UNDER, calls));
     }
 }
 
@@ -791,8 +784,7 @@ fn a_sweep_cannot_look_or_remove() {
     std::fs::create_dir(bench.path("d")).unwrap();
     std::fs::write(&temp, "new\n").unwrap();
     bench.store().announce(&path("d")).unwrap();
-    let (area, fate) = (Area::Below { dir: bench.path("d"), but: None }, Fate::AllFail(errno));
-    let steps = Steps::watch(Trap { calls, area, at: 1, fate, reserve: None }).unwrap();
+    let steps = Steps::watch(Trap::below(bench.path("d"), calls, 1, Fate::AllFail(errno))).unwrap();
     assert!(bench.recover().unwrap().is_nothing(), "the start does not fail by it");
     assert!(steps.failed() > 0 && temp.exists());
     steps.relent();
@@ -807,8 +799,7 @@ const SWEEPS_PAST: &str = "FETTLE_SWEEPS_PAST";
 #[test]
 fn one_name_that_cannot_be_removed_keeps_no_other() {
     for within in ["", &format!("{TEMP_PREFIX}dir")] {
-        let (passed, told) = test_apart("store::tests::a_sweep_cannot_remove_the_first_name", (SWEEPS_PAST, within));
-        assert!(passed, "{within}: {told}");
+        assert_passes_apart("store::tests::a_sweep_cannot_remove_the_first_name", (SWEEPS_PAST, within));
     }
 }
 
@@ -821,8 +812,7 @@ fn a_sweep_cannot_remove_the_first_name() {
     std::fs::create_dir_all(&dir).unwrap();
     (0..6).for_each(|name| std::fs::write(dir.join(format!("{TEMP_PREFIX}{name}")), "new\n").unwrap());
     bench.store().announce(&path("d")).unwrap();
-    let (area, fate) = (Area::Below { dir: dir.clone(), but: None }, Fate::Fails(libc::EPERM));
-    let steps = Steps::watch(Trap { calls: Calls::Changing, area, at: 1, fate, reserve: None }).unwrap();
+    let steps = Steps::watch(Trap::below(dir.clone(), Calls::Changing, 1, Fate::Fails(libc::EPERM))).unwrap();
     bench.recover().unwrap();
     assert_eq!((steps.failed(), std::fs::read_dir(&dir).unwrap().count()), (1, 1));
     bench.recover().unwrap();
@@ -1133,8 +1123,7 @@ const AS_NOBODY: &str = "FETTLE_STORE_AS_NOBODY";
 #[test]
 fn who_is_refused_by_modes_finds_them_as_they_were() {
     for test in ["a_landing_is_let_go_that_may_not_look", "modes_outlive_a_kill", "modes_outlive_two_who_open"] {
-        let (passed, told) = test_as_nobody(&format!("store::tests::{test}"), (AS_NOBODY, "1"));
-        assert!(passed, "{told}");
+        assert_passes_as_nobody(&format!("store::tests::{test}"), (AS_NOBODY, "1"));
     }
 }
 
@@ -1170,8 +1159,7 @@ fn modes_outlive_a_kill() {
             let name = bench.path(&format!(".fettle/stage/{id}"));
             std::fs::set_permissions(&name, Permissions::from_mode(mode)).unwrap();
             bench.save_new_row(id);
-            let area = Area::Below { dir: bench.path(".fettle/stage"), but: None };
-            let trap = Trap { calls: Calls::Changing, area, at, fate: Fate::Killed, reserve: None };
+            let trap = Trap::below(bench.path(".fettle/stage"), Calls::Changing, at, Fate::Killed);
             let ended = apart(|| {
                 let _steps = Steps::watch(trap).unwrap();
                 bench.store().open_upper(id).map_or(1, |_| 0)

@@ -16,7 +16,7 @@ use std::path::Path;
 
 use super::scenarios::scratch_on_disk;
 use super::*;
-use crate::sys::steps::{Area, Calls, Ended, Fate, Steps, Trap, apart, test_apart};
+use crate::sys::steps::{Area, Calls, Ended, Fate, Steps, Trap, apart, assert_passes_apart, test_apart};
 
 /// By which a process knows that it is the one.
 const ALONE: &str = "FETTLE_BESIDE_ALONE";
@@ -345,8 +345,7 @@ const IN_THE_VIEW: &str = "FETTLE_BESIDE_IN_THE_VIEW";
 
 #[test]
 fn who_writes_in_the_view_at_the_moment_of_a_confirm_is_named() {
-    let (passed, told) = test_apart("overlay::tests::beside::a_write_in_the_view", (IN_THE_VIEW, "1"));
-    assert!(passed, "{told}");
+    assert_passes_apart("overlay::tests::beside::a_write_in_the_view", (IN_THE_VIEW, "1"));
 }
 
 /// Not a test by itself: what the test above starts.

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::*;
 use crate::store::{Backup, Below, Durability, Epilogue, Landing};
-use crate::sys::steps::{Area, Calls, Ended, Fate, PANICKED, Steps, Trap, apart, test_apart};
+use crate::sys::steps::{Area, Calls, Ended, Fate, PANICKED, Steps, Trap, apart, assert_passes_apart};
 
 /// By which a process knows what becomes of the file, and whether there is room left.
 const WRITTEN_UNDER: &str = "FETTLE_DONE_WRITTEN_UNDER";
@@ -17,8 +17,7 @@ const WRITTEN_UNDER: &str = "FETTLE_DONE_WRITTEN_UNDER";
 #[test]
 fn what_is_written_to_what_goes_from_upper_is_known_by_the_next_write() {
     for under in ["landed room", "landed", "discarded room", "discarded"] {
-        let (passed, told) = test_apart("overlay::tests::done::a_full_disk_takes_no_row", (WRITTEN_UNDER, under));
-        assert!(passed, "{under}: {told}");
+        assert_passes_apart("overlay::tests::done::a_full_disk_takes_no_row", (WRITTEN_UNDER, under));
     }
 }
 
@@ -75,8 +74,7 @@ const PASSED: u8 = 2;
 #[test]
 fn what_is_restored_says_so() {
     for under in ["reading rollback", "growing rollback", "reading chmod", "growing chmod"] {
-        let (passed, told) = test_apart("overlay::tests::done::a_call_of_a_restoring_fails", (RESTORED_UNDER, under));
-        assert!(passed, "{under}: {told}");
+        assert_passes_apart("overlay::tests::done::a_call_of_a_restoring_fails", (RESTORED_UNDER, under));
     }
 }
 
@@ -101,8 +99,7 @@ fn roll_back_with_fault(calls: Calls, at: u64) -> u8 {
     let based_on = || bench.held().into_iter().map(|row| row.base.below);
     let before: Vec<Below> = based_on().collect();
 
-    let area = Area::Below { dir: bench.dir.clone(), but: None };
-    let steps = Steps::watch(Trap { calls, area, at, fate: Fate::Fails(libc::EIO), reserve: None }).unwrap();
+    let steps = Steps::watch(Trap::below(bench.dir.clone(), calls, at, Fate::Fails(libc::EIO))).unwrap();
     let rolled_back = bench.view().rollback(&backups, &RollbackHow::default());
     steps.relent();
     if steps.failed() == 0 {
@@ -135,8 +132,7 @@ fn undo_chmod_with_fault(calls: Calls, at: u64) -> u8 {
     bench.save("a", &changed(100, 60));
     assert_eq!(bench.held().len(), 1);
 
-    let area = Area::Below { dir: bench.dir.clone(), but: None };
-    let steps = Steps::watch(Trap { calls, area, at, fate: Fate::Fails(libc::EIO), reserve: None }).unwrap();
+    let steps = Steps::watch(Trap::below(bench.dir.clone(), calls, at, Fate::Fails(libc::EIO))).unwrap();
     let undone = bench.undo(&operation);
     steps.relent();
     if steps.failed() == 0 {
@@ -204,8 +200,7 @@ const UNDONE_UNSYNCED: &str = "FETTLE_DONE_UNDONE_UNSYNCED";
 #[test]
 fn the_kernel_is_told_of_what_is_undone_and_cannot_be_synced() {
     for done in ["rename", "chmod"] {
-        let (passed, told) = test_apart("overlay::tests::done::what_is_undone_is_not_synced", (UNDONE_UNSYNCED, done));
-        assert!(passed, "{done}: {told}");
+        assert_passes_apart("overlay::tests::done::what_is_undone_is_not_synced", (UNDONE_UNSYNCED, done));
     }
 }
 

@@ -1,7 +1,7 @@
 //! What an fsync asks of the disk. Each try in a process of its own, in which one sync of the project fails.
 
 use super::*;
-use crate::sys::steps::{Area, Calls, Fate, Steps, Trap, test_apart};
+use crate::sys::steps::{Calls, Fate, Steps, Trap, assert_passes_apart};
 
 /// By which a process knows what the third sync of the project answers.
 const THIRD: &str = "FETTLE_DURABLE_THIRD";
@@ -9,14 +9,12 @@ const THE_THIRD_FAILS: &str = "overlay::tests::durable::the_third_sync_fails";
 
 #[test]
 fn an_fsync_of_what_has_landed_syncs_its_directory_whoever_asks() {
-    let (passed, told) = test_apart(THE_THIRD_FAILS, (THIRD, &libc::EIO.to_string()));
-    assert!(passed, "{told}");
+    assert_passes_apart(THE_THIRD_FAILS, (THIRD, &libc::EIO.to_string()));
 }
 
 #[test]
 fn a_directory_that_may_not_be_read_is_synced_with_all_else() {
-    let (passed, told) = test_apart(THE_THIRD_FAILS, (THIRD, &libc::EACCES.to_string()));
-    assert!(passed, "{told}");
+    assert_passes_apart(THE_THIRD_FAILS, (THIRD, &libc::EACCES.to_string()));
 }
 
 /// Not a test by itself: what those above start.
@@ -30,9 +28,7 @@ fn the_third_sync_fails() {
     assert_eq!(bench.lower("d/landed"), Some(changed(50, 2)));
     let [untouched, landed] = ["d/untouched", "d/landed"].map(|path| bench.open_to_read(bench.node(path).unwrap()));
 
-    let area = Area::Below { dir: bench.lower_path("d"), but: None };
-    let steps =
-        Steps::watch(Trap { calls: Calls::Syncing, area, at: 3, fate: Fate::Fails(errno), reserve: None }).unwrap();
+    let steps = Steps::watch(Trap::below(bench.lower_path("d"), Calls::Syncing, 3, Fate::Fails(errno))).unwrap();
     bench.view().fsync(untouched, false).unwrap();
     let synced = bench.view().fsync(landed, false);
     assert_eq!(steps.failed(), 1, "the file that is untouched, the one that has landed, its directory");
@@ -61,8 +57,7 @@ const NAMES: &str = "FETTLE_DURABLE_NAMES";
 /// Nobody may have synced the file itself.
 #[test]
 fn an_fsync_of_a_directory_syncs_the_names_of_what_is_held_in_it() {
-    let (passed, told) = test_apart("overlay::tests::durable::names_of_upper_content_fail", (NAMES, "1"));
-    assert!(passed, "{told}");
+    assert_passes_apart("overlay::tests::durable::names_of_upper_content_fail", (NAMES, "1"));
 }
 
 /// Not a test by itself: what the one above starts.
@@ -74,9 +69,8 @@ fn names_of_upper_content_fail() {
     let bench = Bench::new();
     bench.put("d/a", &lines(100));
     bench.save("d/a", &changed(100, 60));
-    let area = Area::Below { dir: bench.lower_path(".fettle/stage"), but: None };
-    let trap = Trap { calls: Calls::Syncing, area, at: 1, fate: Fate::Fails(libc::EIO), reserve: None };
-    let steps = Steps::watch(trap).unwrap();
+    let steps = Steps::watch(Trap::below(bench.lower_path(".fettle/stage"), Calls::Syncing, 1, Fate::Fails(libc::EIO)))
+        .unwrap();
     let dir = bench.node("d").unwrap();
     let synced = bench.view().sync_dir(dir).unwrap_err().to_string();
     assert_eq!(synced, "sync the names of upper content: Input/output error (os error 5)");
@@ -93,9 +87,7 @@ const SAME_BELOW: &str = "FETTLE_SAME_BELOW";
 /// The next sync of what is below would be told that all is well, and what was synced would go.
 #[test]
 fn what_was_synced_lands_anew_where_the_same_bytes_below_cannot_be() {
-    let (passed, told) =
-        test_apart("overlay::tests::durable::the_same_bytes_below_cannot_be_synced", (SAME_BELOW, "1"));
-    assert!(passed, "{told}");
+    assert_passes_apart("overlay::tests::durable::the_same_bytes_below_cannot_be_synced", (SAME_BELOW, "1"));
 }
 
 /// Not a test by itself: what the one above starts.
@@ -111,9 +103,7 @@ fn the_same_bytes_below_cannot_be_synced() {
     let handle = bench.open_for_save("a");
     bench.view().write(handle, 0, lines(3).as_bytes()).unwrap();
     bench.view().fsync(handle, false).unwrap();
-    let area = Area::Below { dir: bench.lower_path("a"), but: None };
-    let trap = Trap { calls: Calls::Syncing, area, at: 1, fate: Fate::Fails(libc::EIO), reserve: None };
-    let steps = Steps::watch(trap).unwrap();
+    let steps = Steps::watch(Trap::below(bench.lower_path("a"), Calls::Syncing, 1, Fate::Fails(libc::EIO))).unwrap();
     bench.close(handle);
     assert_eq!(steps.failed(), 1);
     assert!(inode() != before, "what was synced is what is below now");
@@ -124,8 +114,7 @@ fn the_same_bytes_below_cannot_be_synced() {
 #[test]
 fn what_was_synced_stays_where_its_copy_cannot_be() {
     for how in ["rename", "exchange", "name"] {
-        let (passed, told) = test_apart("overlay::tests::durable::a_copy_cannot_be_synced", (COPY, how));
-        assert!(passed, "{how}: {told}");
+        assert_passes_apart("overlay::tests::durable::a_copy_cannot_be_synced", (COPY, how));
     }
 }
 
@@ -156,9 +145,8 @@ fn a_copy_cannot_be_synced() {
     let content = bench.read(source);
     let before = [bench.lower(source), bench.read(target), content.clone()];
 
-    let area = Area::Below { dir: bench.lower_path(".fettle/stage"), but: None };
-    let trap = Trap { calls: Calls::Syncing, area, at: 1, fate: Fate::Fails(libc::EIO), reserve: None };
-    let steps = Steps::watch(trap).unwrap();
+    let steps = Steps::watch(Trap::below(bench.lower_path(".fettle/stage"), Calls::Syncing, 1, Fate::Fails(libc::EIO)))
+        .unwrap();
     let flags = if how == "exchange" { RenameFlags::EXCHANGE } else { RenameFlags::empty() };
     let renamed = || rename(bench.view(), bench.parent(source), bench.parent(target), flags);
     assert_eq!(renamed().unwrap_err().code(), libc::EIO);

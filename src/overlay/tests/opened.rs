@@ -225,9 +225,13 @@ fn somebody_writes() {
             begun.iter().for_each(|()| drop(done.send(view.write(writing, 0, b"mine 1\n"))));
         });
         let served = scope.spawn(move || serve(theirs, at, (begin, is_done)));
-        let area = Area::Below { dir: bench.lower_path(".fettle/stage"), but: None };
-        let fate = Fate::Told(ours.as_raw_fd());
-        let steps = Steps::watch(Trap { calls: Calls::Opening, area, at: 0, fate, reserve: None }).unwrap();
+        let steps = Steps::watch(Trap::below(
+            bench.lower_path(".fettle/stage"),
+            Calls::Opening,
+            0,
+            Fate::Told(ours.as_raw_fd()),
+        ))
+        .unwrap();
         act.run(&bench);
         steps.relent();
         drop(ours);

@@ -179,8 +179,7 @@ const APART: &str = "FETTLE_REWRITE_NOT_SYNCED";
 #[test]
 fn a_rewrite_is_on_disk_step_by_step() {
     for not_synced in [".fettle/content", ".fettle/fettle.db-wal", "a"] {
-        let (passed, told) = test_apart("store::tests::in_place::one_that_is_not_synced", (APART, not_synced));
-        assert!(passed, "{not_synced}: {told}");
+        assert_passes_apart("store::tests::in_place::one_that_is_not_synced", (APART, not_synced));
     }
 }
 
@@ -193,11 +192,10 @@ fn one_that_is_not_synced() {
     std::fs::write(bench.path("a"), large("old")).unwrap();
     std::fs::hard_link(bench.path("a"), bench.path("b")).unwrap();
     std::fs::write(bench.path("new"), large("new")).unwrap();
-    let area = Area::Below { dir: bench.dir.path().join(&not_synced), but: None };
     // Of content another copy is made.
     let is_copied = not_synced == ".fettle/content";
     let fate = if is_copied { Fate::AllFail(libc::EIO) } else { Fate::Fails(libc::EIO) };
-    let trap = Trap { calls: Calls::Syncing, area, at: 1, fate, reserve: None };
+    let trap = Trap::below(bench.dir.path().join(&not_synced), Calls::Syncing, 1, fate);
     let steps = Steps::watch(trap).unwrap();
     let mut landing = Landing::new(bench.store(), Durability::Cached);
     landing.rewrite(&bench.lower, &path("a"), bench.stamp("a"), &bench.file("new"), &bench.file("a")).unwrap();

@@ -49,9 +49,7 @@ const KEEPS_NOTHING: &str = "FETTLE_KEEPS_NOTHING";
 #[test]
 fn what_somebody_wrote_and_recovery_cannot_keep_stays_until_it_can() {
     for killed in ["before the record", "after it", "by a power cut"] {
-        let (passed, told) =
-            test_apart("store::tests::several::what_is_theirs_cannot_be_read", (KEEPS_NOTHING, killed));
-        assert!(passed, "{killed}: {told}");
+        assert_passes_apart("store::tests::several::what_is_theirs_cannot_be_read", (KEEPS_NOTHING, killed));
     }
 }
 
@@ -68,9 +66,7 @@ fn what_is_theirs_cannot_be_read() {
     }
     let waiting = temporary_names(&bench);
     let theirs = waiting.iter().find(|name| std::fs::read_to_string(name).unwrap().ends_with("somebody's\n")).unwrap();
-    let area = Area::Below { dir: theirs.clone(), but: None };
-    let fate = Fate::AllFail(libc::EIO);
-    let steps = Steps::watch(Trap { calls: Calls::Reading, area, at: 1, fate, reserve: None }).unwrap();
+    let steps = Steps::watch(Trap::below(theirs.clone(), Calls::Reading, 1, Fate::AllFail(libc::EIO))).unwrap();
     bench.recover().expect("the start does not fail by it");
     assert!(steps.failed() > 0);
     assert_eq!(temporary_names(&bench), std::slice::from_ref(theirs));
@@ -140,15 +136,13 @@ fn a_rename_whose_old_name_somebody_has_taken_keeps_nobody_from_starting() {
 const DISK_FAILS: &str = "FETTLE_SEVERAL_FAIL";
 
 fn fails_at(bench: &Bench, calls: Calls, below: &str, at: u64, errno: i32) -> Steps {
-    let area = Area::Below { dir: bench.path(below), but: None };
-    Steps::watch(Trap { calls, area, at, fate: Fate::Fails(errno), reserve: None }).unwrap()
+    Steps::watch(Trap::below(bench.path(below), calls, at, Fate::Fails(errno))).unwrap()
 }
 
 #[test]
 fn a_disk_that_fails_is_noticed_before_anything_goes() {
     for what in ["record", "names", "directory"] {
-        let (passed, told) = test_apart("store::tests::several::a_disk_fails", (DISK_FAILS, what));
-        assert!(passed, "{what}: {told}");
+        assert_passes_apart("store::tests::several::a_disk_fails", (DISK_FAILS, what));
     }
 }
 
