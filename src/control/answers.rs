@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Asker, Mounted, Project, rights};
 use crate::diff::{FileContent, FileDiff, FileSide, Unreadable, unified};
-use crate::model::{ChangeId, ChangeKind, RelPath};
+use crate::model::{ChangeId, RelPath};
 use crate::overlay::{self, Policy, RuleSource, ShownContent, SideContent, Sides};
 use crate::protocol::{
     Also, Backup, Counters, Counts, Cut, ErrorBody, ErrorCode, EventName, External, Held, ProjectFile, ProjectPath,
@@ -113,11 +113,10 @@ fn described(project: &Project, HeldRow { row }: HeldRow) -> Result<Held, ErrorB
 
 /// What structure is, which no line of a diff tells.
 fn structure(project: &Project, row: &UpperRow) -> Option<String> {
-    let is_structure = row.held.as_ref().is_some_and(|held| held.kind == ChangeKind::Structure);
     match row.what {
         What::Dir => Some("new directory".to_owned()),
         What::Node => project.overlay.store().upper_meta(row.id).ok().map(|meta| format!("new {}", meta.kind.name())),
-        What::Whiteout if is_structure => Some(Held::DIR_REMOVED.to_owned()),
+        What::Whiteout if row.removes_dir() => Some(Held::DIR_REMOVED.to_owned()),
         What::Whiteout | What::File | What::Symlink => None,
     }
 }

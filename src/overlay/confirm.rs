@@ -7,7 +7,7 @@ use super::expiry::Expiry;
 use super::review::{Review, Reviewed, Taken, WAIT_FOR_WRITERS, Writers, failed, refused_at};
 use super::side::Side;
 use super::{Error, Overlay, Result};
-use crate::model::{ChangeId, ChangeKind, RelPath};
+use crate::model::{ChangeId, RelPath};
 use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, Outcome};
 use crate::store::{self, Below, Kept, Landed, UpperRow, What};
 use crate::sys::file::{FileKind, Meta};
@@ -76,11 +76,11 @@ impl Overlay {
         if how.expiry == Expiry::Guard && !how.renew {
             // A directory that takes nothing's place, or goes, has nothing that anybody could have overlooked.
             let shows = |change: &&Taken| {
-                !is_removal(change) && (change.row.what != What::Dir || change.row.base.content.is_some())
+                !change.row.removes_dir() && (change.row.what != What::Dir || change.row.base.content.is_some())
             };
             taken.iter().filter(shows).try_for_each(|change| self.check_fresh(change))?;
         }
-        let (dirs, files): (Vec<&Taken>, Vec<&Taken>) = taken.iter().partition(is_removal);
+        let (dirs, files): (Vec<&Taken>, Vec<&Taken>) = taken.iter().partition(|change| change.row.removes_dir());
         let check =
             |dir: &&Taken| self.check_emptied(dir, taken).inspect_err(|err| self.record_failure(dir, &err.message));
         dirs.iter().try_for_each(check)?;
@@ -243,11 +243,6 @@ impl Overlay {
             if merged(path) { self.tell_content_changed(path) } else { self.tell_changed(path) }
         }
     }
-}
-
-/// Whether a change is that of a directory which goes.
-fn is_removal(change: &&Taken) -> bool {
-    change.row.what == What::Whiteout && change.held.kind == ChangeKind::Structure
 }
 
 /// A mode that somebody has given the file below since is not taken back by one that nobody has seen beside it.

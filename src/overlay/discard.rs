@@ -13,7 +13,7 @@ use super::review::{Review, Reviewed, Reviewing, Taken, Writers, failed, reviewe
 use super::side::Side;
 use super::uppers::Upper;
 use super::{Error, Overlay, Result, State};
-use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, OperationId, RelPath};
+use crate::model::{BackupKind, ChangeId, Digest, OperationId, RelPath};
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome};
 use crate::store::{
     self, Applied, Base, Below, Durability, Effect, Epilogue, Fate, Kept, Landing, PathEffect, StagedContent, UpperId,
@@ -166,8 +166,8 @@ impl Overlay {
         let uppers = ids.iter().filter_map(|id| state.uppers.get(state.uppers.by_id(id)?));
         let hidden = dirs_above(uppers.map(|upper| &upper.row.names[0])).into_iter().filter_map(|dir| {
             let row = &state.uppers.get(state.uppers.at(&dir)?)?.row;
-            let held = row.held.as_ref().filter(|held| held.kind == ChangeKind::Structure)?;
-            (row.what == What::Whiteout && !given.contains(&held.id)).then(|| held.id.clone())
+            let held = row.held.as_ref().filter(|_| row.removes_dir())?;
+            (!given.contains(&held.id)).then(|| held.id.clone())
         });
         let hidden: Vec<ChangeId> = hidden.collect();
         ids.extend(hidden);

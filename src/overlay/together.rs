@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 
 use super::review::{Reviewed, refused_at, unknown};
 use super::{Overlay, State};
-use crate::model::{ChangeId, ChangeKind, RelPath};
+use crate::model::{ChangeId, RelPath};
 use crate::protocol::{ErrorBody, ErrorCode};
 use crate::store::{UpperRow, What};
 
@@ -47,9 +47,7 @@ impl Overlay {
 
     /// Whether a held change is the removal of a directory in which something is held as deleted that is not named.
     pub fn waits_for_more(&self, row: &UpperRow, named: &HashSet<&ChangeId>) -> bool {
-        let is_structure = row.held.as_ref().is_some_and(|held| held.kind == ChangeKind::Structure);
-        let removes_dir = is_structure && row.what == What::Whiteout;
-        removes_dir && !self.state.lock().left_within(&row.names[0], named).is_empty()
+        row.removes_dir() && !self.state.lock().left_within(&row.names[0], named).is_empty()
     }
 
     /// And the directories that are hidden for nothing but what is held as deleted in them, of which these are the last: they

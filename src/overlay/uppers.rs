@@ -215,8 +215,8 @@ impl Uppers {
     /// A directory whose removal waits only for what is held as deleted in it.
     pub fn hidden_for_contents(&self, path: &RelPath) -> Option<&ChangeId> {
         let row = &self.get(self.at(path)?)?.row;
-        let held = row.held.as_ref().filter(|held| held.kind == ChangeKind::Structure)?;
-        (row.what == What::Whiteout && held.reasons == [Reason::Parent]).then_some(&held.id)
+        let held = row.held.as_ref().filter(|_| row.removes_dir())?;
+        (held.reasons == [Reason::Parent]).then_some(&held.id)
     }
 
     /// The entry that stands for a lower inode with several names.

@@ -278,6 +278,12 @@ impl UpperRow {
         self.base.below == Below::Nothing && self.held.is_none()
     }
 
+    /// It waits as the removal of a directory.
+    pub fn removes_dir(&self) -> bool {
+        let is_structure = self.held.as_ref().is_some_and(|held| held.kind == ChangeKind::Structure);
+        is_structure && self.what == What::Whiteout
+    }
+
     pub fn further_names(&self) -> &[RelPath] {
         &self.names[1..]
     }
