@@ -1,15 +1,35 @@
 """Mounts that nobody else sees, and work in them as an ordinary user who may mount."""
-import os, shutil, signal, stat, subprocess, sys, tempfile, traceback
+import errno, os, shutil, signal, stat, subprocess, sys, tempfile, traceback
 
 USER = 65534
 ENTERED = "FETTLE_SCRIPT_OWN_MOUNTS"
 
 
 def enter_own_mounts():
-    """Runs this script anew in a mount namespace of its own, which takes all its mounts along when it ends."""
+    """Runs this script anew in a mount namespace of its own, which takes all its mounts along when it ends. What was dead
+    before is not in it: mkfs.btrfs looks at the source of every mount, and fails where nobody answers."""
     if ENTERED not in os.environ:
         os.environ[ENTERED] = "yes"
         os.execvp("unshare", ["unshare", "--mount", "--propagation", "private", sys.executable, *sys.argv])
+    for point in fuse_mounts():
+        if is_dead(point):
+            subprocess.run(["umount", "--lazy", point], check=True)
+
+
+def fuse_mounts():
+    with open("/proc/self/mounts", "rb") as mounts:
+        entries = [line.split() for line in mounts]
+    # Blanks and backslashes of a path are written as octal escapes.
+    return [point.decode("unicode_escape").encode("latin-1") for _source, point, kind, *_ in entries if kind.startswith(b"fuse")]
+
+
+def is_dead(point):
+    try:
+        # Asks who serves it, where `stat` may answer from memory.
+        os.statvfs(point)
+    except OSError as error:
+        return error.errno == errno.ENOTCONN
+    return False
 
 
 def as_user(program, work):
