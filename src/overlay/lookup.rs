@@ -122,8 +122,8 @@ impl Overlay {
     }
 
     fn find_now(&self, parent: NodeId, name: &OsStr, asked: Asked) -> Result<Found> {
-        let watched = self.watch(parent);
         loop {
+            let watched = self.watch(parent);
             let (path, epoch, known, itself) = {
                 let state = self.state.lock();
                 let known = state.nodes.child(parent, name);

@@ -32,7 +32,7 @@ use super::passed::Passed;
 use super::watch::TELLING;
 use super::{Error, Result};
 pub(super) use names::Name;
-use node::{Apart, FileInUse, InUse, Rare};
+use node::{Apart, FileInUse, InUse, Rare, WatchedDir};
 pub(super) use node::{Left, Node, PartedOpen};
 pub(super) use print::ContentPrint;
 use table::Table;
@@ -62,9 +62,18 @@ pub(super) struct NameLeft {
     pub name: OsString,
 }
 
+/// The watch of a directory, and how much it had told: the same again where nothing was told of in between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WatchSeen {
+    id: WatchId,
+    events: u32,
+}
+
 pub(super) struct Nodes {
     nodes: Table,
     watched: HashMap<WatchId, NodeId>,
+    /// How often events were lost, of whatever watch.
+    events_lost: u32,
     answered: Answered,
     names_left: Vec<NameLeft>,
     /// Where an open was told that another file is there now: the kernel looks and opens once more, and no third time.
@@ -86,6 +95,7 @@ impl Nodes {
         Ok(Self {
             nodes,
             watched: HashMap::new(),
+            events_lost: 0,
             answered: Answered::default(),
             names_left: Vec::new(),
             told_replaced: HashSet::new(),
@@ -490,13 +500,28 @@ impl Nodes {
         let watch = watch()?;
         self.watched.insert(watch.id, id);
         if let Some(node) = self.nodes.get_mut(id) {
-            node.rare().watch = Some(watch);
+            node.rare().watch = Some(WatchedDir { watch, events: 0 });
         }
         Ok(())
     }
 
-    pub fn watch_of(&self, id: NodeId) -> Option<WatchId> {
-        self.nodes.get(id)?.rare.as_ref()?.watch.as_ref().map(|watch| watch.id)
+    pub fn watch_of(&self, id: NodeId) -> Option<WatchSeen> {
+        let WatchedDir { watch, events } = self.nodes.get(id)?.rare.as_ref()?.watch.as_ref()?;
+        Some(WatchSeen { id: watch.id, events: events.wrapping_add(self.events_lost) })
+    }
+
+    /// A watch has told of something in its directory: which that is.
+    pub fn note_event(&mut self, watch: WatchId) -> Option<NodeId> {
+        let dir = self.of_watch(watch)?;
+        if let Some(watched) = self.nodes.get_mut(dir).and_then(|node| node.rare.as_mut()?.watch.as_mut()) {
+            watched.events = watched.events.wrapping_add(1);
+        }
+        Some(dir)
+    }
+
+    /// Any watch may have told of something.
+    pub fn note_events_lost(&mut self) {
+        self.events_lost = self.events_lost.wrapping_add(1);
     }
 
     pub fn of_watch(&self, id: WatchId) -> Option<NodeId> {
@@ -505,8 +530,8 @@ impl Nodes {
 
     /// No more events come from a directory.
     pub fn unwatch(&mut self, id: NodeId) {
-        if let Some(watch) = self.nodes.get_mut(id).and_then(|node| node.rare.as_mut()?.watch.take()) {
-            self.watched.remove(&watch.id);
+        if let Some(dir) = self.nodes.get_mut(id).and_then(|node| node.rare.as_mut()?.watch.take()) {
+            self.watched.remove(&dir.watch.id);
         }
     }
 

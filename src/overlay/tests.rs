@@ -43,6 +43,7 @@ mod symlinks;
 mod together;
 mod tracked;
 mod undo;
+mod watched;
 mod windows;
 
 use std::ffi::OsStr;

@@ -19,11 +19,11 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::lookup::Origin;
-use super::nodes::{Again, ContentPrint, NameLeft, NodeId, Told};
+use super::nodes::{Again, ContentPrint, NameLeft, NodeId, Told, WatchSeen};
 use super::{Overlay, Result, State};
 use crate::store::is_temp_name;
 use crate::sys::file::Meta;
-use crate::sys::watch::{Seen, WatchId, Watches, are_told_of};
+use crate::sys::watch::{Seen, Watches, are_told_of};
 
 /// After a watch was refused for want of room none is asked for during this time: looking goes on without.
 const REFUSED: Duration = Duration::from_secs(5);
@@ -42,11 +42,12 @@ pub enum Holds {
     Briefly,
 }
 
-/// Which watches there were before a look.
+/// Which watches there were before a look, and what they had told: what a look saw before a change must not hold where the
+/// change was told of before the look was noted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Watched {
-    pub parent: Option<WatchId>,
-    pub itself: Option<WatchId>,
+    pub parent: Option<WatchSeen>,
+    pub itself: Option<WatchSeen>,
 }
 
 pub(super) struct Watching {
@@ -61,7 +62,7 @@ type NamesIn = HashSet<(NodeId, OsString)>;
 
 /// What others did, as far as it concerns the nodes.
 #[derive(Default)]
-struct Round {
+pub(super) struct Round {
     /// Directories whose own attributes changed: of names in them, or by themselves.
     dirs: HashSet<NodeId>,
     /// Before those that changed: what was renamed keeps its node if its new name is known before the old one goes.
@@ -308,12 +309,12 @@ impl Overlay {
     }
 
     /// The watch of a directory, made if there is none: before the look that relies on it.
-    pub(super) fn watch(&self, dir: NodeId) -> Option<WatchId> {
+    pub(super) fn watch(&self, dir: NodeId) -> Option<WatchSeen> {
         let watching = self.watching.get()?;
         let path = {
             let state = self.state.lock();
-            if let Some(id) = state.nodes.watch_of(dir) {
-                return Some(id);
+            if let Some(watch) = state.nodes.watch_of(dir) {
+                return Some(watch);
             }
             state.nodes.path(dir).ok()?
         };
@@ -374,29 +375,30 @@ impl Round {
         self.dirs.is_empty() && self.appeared.is_empty() && self.changed.is_empty() && !self.lost
     }
 
-    fn take(&mut self, state: &mut State, seen: Vec<Seen>) {
+    pub(super) fn take(&mut self, state: &mut State, seen: Vec<Seen>) {
         for one in seen {
             match one {
-                Seen::Appeared(watch, name) => self.take_name(state.nodes.of_watch(watch), name, Comes::New),
-                Seen::Changed(watch, name) => self.take_name(state.nodes.of_watch(watch), name, Comes::Known),
-                Seen::Itself(watch) => self.dirs.extend(state.nodes.of_watch(watch)),
+                // Of a landing, whose other name comes as well.
+                Seen::Appeared(_, name) | Seen::Changed(_, name) if is_temp_name(&name) => {}
+                Seen::Appeared(watch, name) => self.take_name(state.nodes.note_event(watch), name, Comes::New),
+                Seen::Changed(watch, name) => self.take_name(state.nodes.note_event(watch), name, Comes::Known),
+                Seen::Itself(watch) => self.dirs.extend(state.nodes.note_event(watch)),
                 // Its name in the directory above tells the same.
                 Seen::Ended(watch) => {
                     if let Some(dir) = state.nodes.of_watch(watch) {
                         state.nodes.unwatch(dir);
                     }
                 }
-                Seen::Unmounted | Seen::Overflow => self.lost = true,
+                Seen::Unmounted | Seen::Overflow => {
+                    state.nodes.note_events_lost();
+                    self.lost = true;
+                }
             }
         }
     }
 
     fn take_name(&mut self, dir: Option<NodeId>, name: OsString, comes: Comes) {
         let Some(dir) = dir else { return };
-        if is_temp_name(&name) {
-            // Of a landing, whose other name comes as well.
-            return;
-        }
         self.dirs.insert(dir);
         match comes {
             Comes::New => self.appeared.insert((dir, name)),
@@ -420,7 +422,7 @@ impl State {
 
     /// For how long what was told of a node holds, after a look at it with these watches.
     pub(super) fn holds(&self, node: NodeId, meta: &Meta, watched: Watched) -> Holds {
-        let is_seen = |dir, watch: Option<WatchId>| watch.is_some() && self.nodes.watch_of(dir) == watch;
+        let is_seen = |dir, watch: Option<WatchSeen>| watch.is_some() && self.nodes.watch_of(dir) == watch;
         let Ok(found) = self.nodes.get(node) else { return Holds::Briefly };
         let by_name = match &found.names[..] {
             [name] => is_seen(name.parent, watched.parent),
@@ -436,7 +438,7 @@ impl State {
     }
 
     /// The same of a name that stands for nothing.
-    pub(super) fn name_holds(&self, parent: NodeId, watched: Option<WatchId>) -> Holds {
+    pub(super) fn name_holds(&self, parent: NodeId, watched: Option<WatchSeen>) -> Holds {
         match watched.is_some() && self.nodes.watch_of(parent) == watched {
             true => Holds::UntilTold,
             false => Holds::Briefly,

@@ -67,13 +67,20 @@ pub(super) struct Rare {
     pub(super) parted_below: Option<Box<(Instant, NodeId, OsString)>>,
     pub(super) landed: Option<LandedCtime>,
     /// A directory that is watched: what the kernel is told of it and of names in it may be told for long.
-    pub(super) watch: Option<Watch>,
+    pub(super) watch: Option<WatchedDir>,
     /// What it was when it was removed, or has been made since: a directory or FIFO that is still open has no descriptor of
     /// ours.
     pub(super) removed: Option<Box<Meta>>,
     /// Its content when another file was renamed over it: an open under way at that moment found this one.
     pub(super) left: Option<Box<Left>>,
     pub(super) apart: Option<Apart>,
+}
+
+#[derive(Debug)]
+pub(super) struct WatchedDir {
+    pub(super) watch: Watch,
+    /// How many have been taken.
+    pub(super) events: u32,
 }
 
 /// A name of a file with several is a node of its own: a rename that is about to be asked for again takes a copy by it.
