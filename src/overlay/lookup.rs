@@ -130,7 +130,7 @@ impl Overlay {
                 let itself = known.and_then(|known| state.nodes.watch_of(known));
                 (state.nodes.child_path(parent, name)?, state.epoch, known, itself)
             };
-            let origin = self.origin(&path)?;
+            let Some(origin) = self.origin_in(&path, epoch)? else { continue };
             let mut state = self.state.lock();
             if state.epoch != epoch {
                 continue;
@@ -158,11 +158,18 @@ impl Overlay {
     pub(super) fn origin(&self, path: &RelPath) -> Result<Origin> {
         loop {
             let epoch = self.state.lock().epoch;
-            match self.origin_now(path) {
-                // An upper file was let go of between the look and the `stat`: lower has it.
-                Err(err) if err.code() == libc::ENOENT && self.state.lock().epoch != epoch => {}
-                other => return other,
+            if let Some(origin) = self.origin_in(path, epoch)? {
+                return Ok(origin);
             }
+        }
+    }
+
+    /// What the view has at what is a path since `epoch`. None where that is no longer so: an upper file was let go of between
+    /// the look and the `stat`, or a directory above was renamed.
+    pub(super) fn origin_in(&self, path: &RelPath, epoch: u64) -> Result<Option<Origin>> {
+        match self.origin_now(path) {
+            Err(err) if err.code() == libc::ENOENT && self.state.lock().epoch != epoch => Ok(None),
+            origin => origin.map(Some),
         }
     }
 

@@ -169,7 +169,10 @@ impl Overlay {
             let file = self.open_if_lowers(node, path);
             let origin = match &file {
                 Some(file) => self.origin_of_lower(path, Meta::of(file.as_fd()).doing(|| format!("stat {path}"))?)?,
-                None => self.origin(path)?,
+                None => match self.origin_in(path, epoch)? {
+                    Some(origin) => origin,
+                    None => continue,
+                },
             };
             let mut state = self.state.lock();
             if state.epoch != epoch {

@@ -205,7 +205,7 @@ impl Overlay {
                 }
                 (state.nodes.child_path(parent, name)?, state.epoch)
             };
-            let origin = self.origin(&path)?;
+            let Some(origin) = self.origin_in(&path, epoch)? else { continue };
             let mut state = self.state.lock();
             if state.acts_in(parent) {
                 return Ok(Differs::Later);
