@@ -18,6 +18,7 @@ use super::text::Text;
 use super::{Desk, Failure, offline, sources};
 use crate::client::{Client, ClientError};
 use crate::control::project_file;
+use crate::model::Digest;
 use crate::overlay::{PROJECT_FILE, Policy};
 use crate::policy::settings::{with_trust, without_trust};
 use crate::protocol::{ErrorCode, Exit, Op, ProjectFile, Reply, Request};
@@ -106,7 +107,9 @@ fn asked(desk: &Desk) -> Result<ProjectFile, Failure> {
         Err(err) => return Err(err.into()),
     };
     let missing = || format!("there is no {PROJECT_FILE} in the project");
-    file.ok_or_else(|| Failure::new(ErrorCode::UnknownPath, missing()))
+    let file = file.ok_or_else(|| Failure::new(ErrorCode::UnknownPath, missing()))?;
+    // What is trusted is what is shown, whatever an answer says beside it.
+    Ok(ProjectFile { sha256: Digest::of(file.text.as_bytes()), ..file })
 }
 
 /// The nearest directory from `start` upwards that has a settings file; `start` where none has.

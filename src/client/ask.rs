@@ -48,6 +48,10 @@ pub enum ClientError {
     Gone,
     #[error("the state directory {} belongs to {}, not to {}{}", state.display(), project.display(), asked.display(), way_on(state, project, *is_gone))]
     OtherProject { state: PathBuf, project: PathBuf, asked: PathBuf, is_gone: bool },
+    #[error("the state directory {} is not believed: it belongs to uid {uid}, who is neither you nor the project's owner", state.display())]
+    OthersState { state: PathBuf, uid: u32 },
+    #[error("the state directory {} is not believed: others may look into it, and fettlefs makes it private; if it is yours, `chmod 700` it; if it came with a clone, remove it", .0.display())]
+    OpenState(PathBuf),
     /// What somebody named to start from.
     #[error("{}: {cause}", path.display())]
     NoDirectory { path: PathBuf, cause: io::Error },
@@ -263,7 +267,7 @@ impl ClientError {
             Self::NoProject(_) | Self::Stale(_) | Self::Gone => ErrorCode::NotMounted,
             Self::Ending(_) | Self::Unanswered(_) => ErrorCode::NotMounted,
             Self::Io { cause, .. } if cause.kind() == io::ErrorKind::PermissionDenied => ErrorCode::NotPermitted,
-            Self::Shut(_) => ErrorCode::NotPermitted,
+            Self::Shut(_) | Self::OthersState { .. } | Self::OpenState(_) => ErrorCode::NotPermitted,
             Self::NoDirectory { .. } => ErrorCode::UnknownPath,
             Self::OtherProject { .. } => ErrorCode::BadRequest,
             Self::Stopped(_) => ErrorCode::Busy,

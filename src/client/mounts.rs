@@ -17,10 +17,19 @@ pub fn fettle_mounts() -> Result<Vec<MountEntry>, ClientError> {
     Ok(ours.iter().filter(|mount| !ours.iter().any(|other| covers(other, mount))).cloned().collect())
 }
 
+/// The view whose root a directory is, by the kernel's word: programs can make what looks like one.
+pub(super) fn view_at(root: &Path) -> Result<Option<MountEntry>, ClientError> {
+    Ok(fettle_mounts()?.into_iter().find(|mount| is_root_of(mount, root)))
+}
+
+/// Whether a mount shows a view's root at a directory, and not what is bound from further within.
+pub(super) fn is_root_of(mount: &MountEntry, directory: &Path) -> bool {
+    mount.mountpoint == directory && mount.root == Path::new("/")
+}
+
 /// The project of the view whose root a directory is.
 pub(super) fn project_of(root: &Path) -> Result<Option<PathBuf>, ClientError> {
-    let mut mounts = fettle_mounts()?.into_iter();
-    Ok(mounts.find(|mount| mount.mountpoint == root).map(|mount| mount.source.into()))
+    Ok(view_at(root)?.map(|view| view.source.into()))
 }
 
 /// The projects of which there is a view in a namespace that is not ours: those of runs.

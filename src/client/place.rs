@@ -1,9 +1,12 @@
 //! Which project a directory belongs to, and where its state is.
 
-use super::{ClientError, DeadMount, fettle_mounts, patiently};
-use crate::protocol::{CONTROL_FILE, INSTANCE_FILE, PROJECT_LINK, STATE_DIRECTORY};
-use crate::sys::mount::{MountEntry, is_death};
+use super::{ClientError, DeadMount, fettle_mounts, is_root_of, patiently};
+use crate::protocol::{INSTANCE_FILE, PROJECT_LINK, STATE_DIRECTORY};
+use crate::sys::mount::{Device, MountEntry, is_death};
+use rustix::process::geteuid;
+use std::fs::Metadata;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Overrides where the state is (SPEC §3).
@@ -61,8 +64,8 @@ fn is_state_directory(path: &Path) -> Result<bool, ClientError> {
 fn nearest_root(start: &Path) -> Result<Option<PathBuf>, ClientError> {
     for directory in start.ancestors() {
         let state = directory.join(STATE_DIRECTORY);
-        match std::fs::metadata(&state) {
-            Ok(metadata) if metadata.is_dir() && has_state(&state) => return Ok(Some(directory.to_owned())),
+        match std::fs::symlink_metadata(&state) {
+            Ok(found) if found.is_dir() && is_project(directory, &found)? => return Ok(Some(directory.to_owned())),
             Ok(_) => {}
             Err(err) if err.kind() == io::ErrorKind::PermissionDenied => check_not_shut(directory)?,
             Err(err) if is_absent(&err) => {}
@@ -72,11 +75,43 @@ fn nearest_root(start: &Path) -> Result<Option<PathBuf>, ClientError> {
     Ok(None)
 }
 
-/// A directory of that name that somebody made by hand, or left empty, makes no project of what it stands in. One that may
-/// not be looked into has state, for all that is known.
+/// Whether a directory in which a directory of that name was found is a view's root, or has state. In a view only its root
+/// is one: any other was made by who writes there, to answer in its place perhaps.
+fn is_project(directory: &Path, found: &Metadata) -> Result<bool, ClientError> {
+    let device = Device::of(found.dev());
+    let mut views = fettle_mounts()?.into_iter().filter(|mount| mount.device == device).peekable();
+    if views.peek().is_some() {
+        return Ok(views.any(|view| is_root_of(&view, directory)));
+    }
+    let state = directory.join(STATE_DIRECTORY);
+    check_private(&state, directory)?;
+    Ok(has_state(&state))
+}
+
+/// A directory that somebody made by hand, or left empty, makes no project of what it stands in. One that may not be looked
+/// into has state, for all that is known.
 fn has_state(directory: &Path) -> bool {
-    let is_missing = |name: &str| std::fs::metadata(directory.join(name)).is_err_and(|err| is_absent(&err));
-    !(is_missing(CONTROL_FILE) && is_missing(INSTANCE_FILE))
+    match std::fs::symlink_metadata(directory.join(INSTANCE_FILE)) {
+        Ok(instance) => instance.is_file(),
+        Err(err) => !is_absent(&err),
+    }
+}
+
+/// State is its owner's alone (SPEC §3). What came with a clone or lies about where others write, `/tmp` say, would answer
+/// whatever they liked. What cannot be looked at says so when it is asked.
+pub(super) fn check_private(state: &Path, project: &Path) -> Result<(), ClientError> {
+    let owner_of = |path: &Path| std::fs::metadata(path).map(|found| found.uid());
+    let Ok(found) = std::fs::metadata(state) else { return Ok(()) };
+    let is_ours = found.uid() == geteuid().as_raw() || found.uid() == 0;
+    if !has_state(state) {
+        Ok(())
+    } else if !is_ours && !owner_of(project).is_ok_and(|owner| owner == found.uid()) {
+        Err(ClientError::OthersState { state: state.to_owned(), uid: found.uid() })
+    } else if found.mode() & 0o077 != 0 {
+        Err(ClientError::OpenState(state.to_owned()))
+    } else {
+        Ok(())
+    }
 }
 
 fn is_absent(err: &io::Error) -> bool {

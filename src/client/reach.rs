@@ -1,16 +1,17 @@
 //! The way to whoever answers for a place.
 
-use super::{ClientError, DeadMount, Place, patiently, place, place::io_error};
+use super::{ClientError, DeadMount, Place, patiently, place, place::io_error, view_at};
 use crate::protocol::{CONTROL_FILE, CONTROL_SOCKET, STATE_DIRECTORY};
-use crate::sys::mount::is_death;
+use crate::sys::mount::{Device, MountEntry, is_death};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -36,16 +37,19 @@ pub fn reach(place: &Place) -> Result<Reach, ClientError> {
 }
 
 fn way_to(place: &Place) -> Result<Reach, ClientError> {
-    let control = place.root.join(STATE_DIRECTORY).join(CONTROL_FILE);
-    match File::options().read(true).write(true).open(&control) {
-        Ok(file) => return Ok(Reach::View(file)),
-        Err(err) if is_death(&err) => {
-            return Ok(Reach::Stale(DeadMount::around(&place.root)));
+    if let Some(view) = view_at(&place.root)? {
+        match open_control(&view) {
+            Ok(Some(file)) => return Ok(Reach::View(file)),
+            Err(err) if is_death(&err) => {
+                return Ok(Reach::Stale(DeadMount::around(&place.root)));
+            }
+            Ok(None) => {}
+            Err(err) if err.kind() == io::ErrorKind::NotFound => {}
+            Err(err) => return Err(io_error("open", &control_of(&view), err)),
         }
-        Err(err) if err.kind() == io::ErrorKind::NotFound => {}
-        Err(err) => return Err(io_error("open", &control, err)),
     }
     place::check_state_is_of(place)?;
+    place::check_private(&place.state, &place.root)?;
     let socket = place.state.join(CONTROL_SOCKET);
     match connect(&place.state, &socket) {
         Ok(stream) => Ok(Reach::Socket(stream.into())),
@@ -54,6 +58,18 @@ fn way_to(place: &Place) -> Result<Reach, ClientError> {
         Err(err) if err.kind() == io::ErrorKind::PermissionDenied && is_unlocked(&place.root) => Ok(Reach::Offline),
         Err(err) => Err(io_error("connect to", &socket, err)),
     }
+}
+
+fn control_of(view: &MountEntry) -> PathBuf {
+    view.mountpoint.join(STATE_DIRECTORY).join(CONTROL_FILE)
+}
+
+/// None where something else covers the view by now.
+fn open_control(view: &MountEntry) -> io::Result<Option<File>> {
+    let mut options = File::options();
+    let control = options.read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(control_of(view))?;
+    let is_of_view = Device::of(control.metadata()?.dev()) == view.device;
+    Ok(is_of_view.then_some(control))
 }
 
 /// To the daemon that has this state directory, whatever stands where the project is.
@@ -85,6 +101,10 @@ fn is_unlocked(project: &Path) -> bool {
 }
 
 fn connect(state: &Path, socket: &Path) -> io::Result<UnixStream> {
+    // A link would lead to whoever listens at its end, and make him the daemon.
+    if !socket.symlink_metadata()?.file_type().is_socket() {
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
     if socket.as_os_str().as_bytes().len() <= SOCKET_PATH_BYTES_MAX {
         return UnixStream::connect(socket);
     }

@@ -7,6 +7,7 @@ use crate::protocol::{
 };
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
@@ -125,6 +126,7 @@ fn daemon(state: &Path, answers: Vec<Vec<u8>>) -> std::thread::JoinHandle<Vec<Re
 fn project(scratch: &Path) -> PathBuf {
     let state = scratch.join(STATE_DIRECTORY);
     std::fs::create_dir_all(&state).unwrap();
+    std::fs::set_permissions(&state, std::fs::Permissions::from_mode(0o700)).unwrap();
     std::fs::write(state.join(INSTANCE_FILE), "a1b2").unwrap();
     state
 }
@@ -149,6 +151,63 @@ fn pages_are_asked_for_until_the_last_through_a_socket_of_any_depth() {
     assert_eq!(client.ask(&Request::new(Op::Log)), Ok(Reply::Log(LogReply::default())));
     let offsets: Vec<u64> = asked.join().unwrap().iter().map(|request| request.offset).collect();
     assert_eq!(offsets, [0, 2, 5]);
+}
+
+/// A clone can bring a `.fettle` with it, and a program can make one.
+#[test]
+fn what_only_looks_like_a_view_is_none_and_is_not_written_to() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (state, victim) = (scratch.path().join(STATE_DIRECTORY), scratch.path().join("victim"));
+    std::fs::create_dir(&state).unwrap();
+    std::fs::write(&victim, "as it was\n").unwrap();
+    let refused = |what: &str| {
+        let refused = Client::open(scratch.path(), nobody).map(drop).expect_err(what);
+        assert!(matches!(refused, ClientError::NoProject(_)), "{what}: {refused}");
+    };
+    std::os::unix::fs::symlink(&victim, state.join("control")).unwrap();
+    refused("a link");
+    std::fs::remove_file(state.join("control")).unwrap();
+    std::fs::write(state.join("control"), "an answer\n").unwrap();
+    refused("a file");
+    std::fs::remove_file(state.join("control")).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, state.join("control"), rustix::fs::Mode::RUSR).unwrap();
+    refused("a pipe");
+    // Beside what makes a project of it.
+    project(scratch.path());
+    assert!(matches!(Client::open(scratch.path(), nobody).unwrap().reach(), Reach::Offline));
+    assert_eq!(std::fs::read_to_string(victim).unwrap(), "as it was\n");
+}
+
+#[test]
+fn state_that_is_not_private_or_somebody_elses_is_not_believed() {
+    let scratch = tempfile::tempdir().unwrap();
+    let state = project(scratch.path());
+    let open = |mode: u32| {
+        std::fs::set_permissions(&state, std::fs::Permissions::from_mode(mode)).unwrap();
+        Client::open(scratch.path(), nobody).map(drop)
+    };
+    assert!(matches!(open(0o755), Err(ClientError::OpenState(_))));
+    assert!(matches!(open(0o770), Err(ClientError::OpenState(_))));
+    open(0o700).unwrap();
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    std::os::unix::fs::chown(&state, Some(4321), None).unwrap();
+    assert!(matches!(open(0o700), Err(ClientError::OthersState { uid: 4321, .. })));
+    let named = find_with(scratch.path().to_owned(), Some(state.clone()));
+    assert!(matches!(named, Err(ClientError::OthersState { .. })));
+    // A project of somebody else's, as a whole.
+    std::os::unix::fs::chown(scratch.path(), Some(4321), None).unwrap();
+    open(0o700).unwrap();
+}
+
+#[test]
+fn a_link_in_the_place_of_the_socket_leads_to_no_daemon() {
+    let (scratch, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let _listening = UnixListener::bind(elsewhere.path().join("control.sock")).unwrap();
+    std::os::unix::fs::symlink(elsewhere.path().join("control.sock"), project(scratch.path()).join("control.sock"))
+        .unwrap();
+    assert!(matches!(Client::open(scratch.path(), nobody).unwrap().reach(), Reach::Offline));
 }
 
 #[test]

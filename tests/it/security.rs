@@ -39,6 +39,32 @@ fn nothing_happened(view: &View) {
     view.assert_held("src/a", &"rewritten\n".repeat(100), &lines(100));
 }
 
+/// A view is known by the kernel's word, not by what a program in it makes to look like one.
+#[test]
+fn a_planted_control_file_or_state_answers_for_nobody() {
+    let scratch = mounted_scratch!();
+    scratch.write("c.txt", lines(100));
+    scratch.write("sub/a", "a\n");
+    let victim = scratch.root().join("victim");
+    fs::write(&victim, "as it was\n").expect("a file");
+    let view = scratch.mount();
+    view.write("c.txt", "all new\n");
+    let planted = view.path("sub/.fettle");
+    fs::create_dir(&planted).expect("the view takes it");
+    fs::set_permissions(&planted, fs::Permissions::from_mode(0o700)).expect("a mode");
+    std::os::unix::fs::symlink(&victim, planted.join("control")).expect("a link");
+    fs::write(planted.join("instance"), "a1b2").expect("a file");
+    for (command, status) in
+        [("status", 0), ("diff", 0), ("trust --yes", 4), ("run -- true", 0), ("completions bash", 0)]
+    {
+        let mut fettlefs = scratch.fettlefs();
+        fettlefs.current_dir(view.path("sub")).args(command.split(' '));
+        let output = Output::from(fettlefs.output().expect("it runs")).exits(status);
+        assert!(command != "status" || output.stdout.contains("c.txt"), "{}", output.stdout);
+        assert_eq!(fs::read_to_string(&victim).expect("it is there"), "as it was\n", "{command}");
+    }
+}
+
 #[test]
 fn who_is_not_the_owner_looks_and_does_not_approve() {
     let scratch = mounted_scratch!();

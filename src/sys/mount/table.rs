@@ -20,6 +20,13 @@ pub struct Device {
     pub minor: u32,
 }
 
+impl Device {
+    /// Of a `dev_t`, as stat(2) gives it.
+    pub fn of(number: u64) -> Self {
+        Self { major: rustix::fs::major(number), minor: rustix::fs::minor(number) }
+    }
+}
+
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountEntry {
