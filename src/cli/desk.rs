@@ -64,7 +64,7 @@ impl Desk {
     }
 
     pub fn client(&self) -> Result<Client, Failure> {
-        Ok(Client::open(&self.directory, offline::answer)?)
+        Ok(Client::open_patiently(&self.directory, offline::answer)?)
     }
 
     /// Prints an answer: the reply itself as JSON, or what `render` makes of it.

@@ -8,6 +8,11 @@ use crate::sys::mount::is_death;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long the watchdog of a daemon that died may take to bring another (SPEC §10), and how often it is looked.
+const COMING_BACK_MAX: Duration = Duration::from_secs(2);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// As much as the kernel asks of a mount at once: a long answer in few round trips.
 const ANSWER_PIECE_BYTES: usize = 1 << 20;
@@ -79,6 +84,18 @@ impl Client {
         let place = find(start)?;
         let reach = reach(&place)?;
         Ok(Self { place, reach, offline, project: None })
+    }
+
+    /// The same, but no mount is called dead before its watchdog has had the time to bring another daemon.
+    pub fn open_patiently(start: &Path, offline: Offline) -> Result<Self, ClientError> {
+        let begun = Instant::now();
+        loop {
+            let found = Self::open(start, offline);
+            if !is_dead(&found) || begun.elapsed() >= COMING_BACK_MAX {
+                return found;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
     }
 
     /// Of the daemon that has the place's state directory, where a dead mount covers the project.
@@ -160,14 +177,18 @@ impl Client {
         let line = request.to_line()?;
         let path = self.place.root.clone();
         let failed = |cause: io::Error| match is_death(&cause) {
-            true => ClientError::Stale(DeadMount::around(&path)),
+            true => ClientError::Unanswered(path.clone()),
             false if is_hung_up(&cause) => ClientError::Ending(path.clone()),
             false => ClientError::Io { what: "ask the daemon of", path: path.clone(), cause },
         };
         let answer = match &mut self.reach {
             Reach::Offline => return Ok(Answer::Made((self.offline)(&self.place, request))),
             Reach::Stale(dead) => return Err(ClientError::Stale(dead.clone()).into()),
-            Reach::View(control) => converse_once(control, &line).map_err(failed)?,
+            Reach::View(control) => match hand_in(control, &line) {
+                // Nobody has taken it. Of a daemon that died over it nobody knows what it did before.
+                Err(cause) if cause.raw_os_error() == Some(libc::ENOTCONN) => return Err(self.died().into()),
+                handed_in => handed_in.and_then(|()| read_answer(control, |_| false)).map_err(failed)?,
+            },
             Reach::Socket(socket) => {
                 let socket = Arc::clone(socket);
                 patiently(&[&path], move || converse_line(&socket, &line))?.map_err(failed)?
@@ -178,6 +199,18 @@ impl Client {
             false => Ok(Answer::Said(line_of(answer)?)),
         }
     }
+
+    /// The daemon of the view, before it had taken a request.
+    fn died(&self) -> ClientError {
+        match is_dead(&Self::open_patiently(&self.place.start, self.offline)) {
+            true => ClientError::Stale(DeadMount::around(&self.place.root)),
+            false => ClientError::Ending(self.place.root.clone()),
+        }
+    }
+}
+
+fn is_dead(found: &Result<Client, ClientError>) -> bool {
+    matches!(found, Err(ClientError::Stale(_)) | Ok(Client { reach: Reach::Stale(_), .. }))
 }
 
 impl Answer {
@@ -199,12 +232,11 @@ fn is_hung_up(cause: &io::Error) -> bool {
 }
 
 /// The control file wants the whole request in one write (SPEC §11), and ends its answer with end of file.
-fn converse_once(mut control: &std::fs::File, line: &[u8]) -> io::Result<Vec<u8>> {
-    let written = control.write(line)?;
-    if written != line.len() {
-        return Err(io::Error::other("the control file took only a part of the request"));
+fn hand_in(mut control: &std::fs::File, line: &[u8]) -> io::Result<()> {
+    match control.write(line)? == line.len() {
+        true => Ok(()),
+        false => Err(io::Error::other("the control file took only a part of the request")),
     }
-    read_answer(&mut control, |_| false)
 }
 
 /// The socket stays open for the next request, so the answer ends with its line.

@@ -382,6 +382,24 @@ fn waiting_for_a_writer_lands_what_it_left_by_path_and_refuses_what_was_reviewed
     }
 }
 
+/// What a daemon did before it died nobody knows, and the mount is not dead: its watchdog brings another.
+#[test]
+fn a_daemon_that_dies_over_a_request_is_not_told_as_a_dead_mount() {
+    let scratch = mounted_scratch!();
+    let view = small(&scratch).start();
+    let mut writer = WriterProcess::start(&view, "c.txt", "FOUR\n");
+    let mut command = scratch.fettlefs();
+    command.current_dir(view.root()).args(["flush", "--wait", "--timeout", "60"]).stderr(Stdio::piped());
+    let waiting = command.spawn().expect("the built program runs");
+    eventually("flush waits", || sleeps_in_control(waiting.id()));
+    let killed = view.kill_daemon();
+    let output = Output::from(waiting.wait_with_output().expect("it ends")).exits(3);
+    assert!(output.stderr.contains("ended before it answered: look whether it did"), "{}", output.stderr);
+    // Asked at once, nobody is told that the mount is dead either.
+    assert_ne!(i64::from(killed), view.cli(&["status", "--json"]).ok().json()["pid"].as_i64().expect("a pid"));
+    writer.end();
+}
+
 /// Whether the process has the control file open and waits.
 fn sleeps_in_control(pid: u32) -> bool {
     let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
