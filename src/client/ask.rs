@@ -164,7 +164,8 @@ impl Client {
     fn joined(&mut self, first: Answer, request: &Request) -> Result<Reply, ErrorBody> {
         let mut reply = first.read()?;
         while let Some(offset) = reply.next().filter(|next| request.limit.is_none() && *next > request.offset) {
-            reply.append(self.exchange(&Request { offset, ..request.clone() })?.read()?);
+            let told = reply.told();
+            reply.append(self.exchange(&Request { offset, told, ..request.clone() })?.read()?);
             // A page that does not get on would be asked for without end.
             if reply.next().is_some_and(|next| next <= offset) {
                 return Err(ErrorBody::new(ErrorCode::Io, "the daemon repeats a page"));

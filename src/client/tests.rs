@@ -1,9 +1,9 @@
 use super::place::find_with;
 use super::*;
-use crate::model::RelPath;
+use crate::model::{Digest, RelPath};
 use crate::protocol::{
-    Acted, ErrorCode, INSTANCE_FILE, LogReply, Op, PROJECT_LINK, Reply, Request, Response, STATE_DIRECTORY, Target,
-    VersionReply,
+    Acted, DiffReply, ErrorCode, INSTANCE_FILE, LogReply, Op, PROJECT_LINK, Reply, Request, Response, STATE_DIRECTORY,
+    Target, VersionReply,
 };
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
@@ -290,6 +290,18 @@ fn a_page_that_does_not_get_on_ends_the_asking() {
     let mut client = Client::open(scratch.path(), nobody).unwrap();
     assert_eq!(client.ask(&Request::new(Op::Log)).unwrap_err().message, "the daemon repeats a page");
     asked.join().unwrap();
+}
+
+#[test]
+fn the_next_page_of_diffs_is_asked_for_with_what_was_told() {
+    let scratch = tempfile::tempdir().unwrap();
+    let told = Some(Digest::of(b"what was told"));
+    let pages = [DiffReply { next: Some(2), told, ..DiffReply::default() }, DiffReply::default()];
+    let pages = pages.map(|page| Response::done(Reply::Diff(page)).to_line());
+    let asked = daemon(&project(scratch.path()), pages.to_vec());
+    let mut client = Client::open(scratch.path(), nobody).unwrap();
+    assert_eq!(client.ask(&Request::new(Op::Diff)), Ok(Reply::Diff(DiffReply::default())));
+    assert_eq!(asked.join().unwrap().iter().map(|request| request.told).collect::<Vec<_>>(), [None, told]);
 }
 
 #[test]

@@ -71,6 +71,10 @@ fn diffs(request: &Request, asker: &Asker, project: &Project) -> Result<(DiffRep
         }
         page.take(looked.change);
     }
+    if request.told.is_some_and(|told| told != page.before()) {
+        let message = "what is held has changed since the page before was told: ask again from the first";
+        return Err(ErrorBody::new(ErrorCode::Busy, message));
+    }
     Ok((page.into_page(), as_held))
 }
 

@@ -140,7 +140,7 @@ impl ContentHasher {
 static ZEROS: [u8; ZERO_BLOCK_BYTES] = [0; ZERO_BLOCK_BYTES];
 
 /// Hashes what is no content: all of it, whatever it is.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Hasher(sha2::Sha256);
 
 impl Hasher {

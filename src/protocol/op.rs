@@ -35,7 +35,7 @@ pub enum Op {
 /// refused: `dry_run` must never be ignored by something that acts.
 const OPS: [(Op, &str, &[&str]); 23] = [
     (Op::Status, "status", &["all", "offset", "limit"]),
-    (Op::Diff, "diff", &["ids", "paths", "args", "all", "binary", "offset", "limit"]),
+    (Op::Diff, "diff", &["ids", "paths", "args", "all", "binary", "offset", "limit", "told"]),
     (
         Op::Confirm,
         "confirm",

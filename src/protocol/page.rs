@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::io::{self, Write};
 
 use super::{ChangeDiff, DiffReply, DiffText};
+use crate::model::{Digest, Hasher};
 use serde::Serialize;
 
 /// Bytes of entries a page may have. Half of a reply, so that what stands around the entries always fits.
@@ -125,13 +126,17 @@ pub struct DiffCut {
     /// Places and bytes of the changes so far.
     passed: u64,
     page: DiffReply,
+    /// All that comes before the page and, once there is some of it, before its end.
+    told: Hasher,
+    before: Option<Digest>,
 }
 
 impl DiffCut {
     /// The page that begins at `offset`, and counts up to `limit`.
     pub fn new(offset: u64, limit: Option<u64>) -> Self {
         let end = offset.saturating_add(limit.unwrap_or(u64::MAX).max(1));
-        Self { offset, end, room: DIFF_PAGE_BYTES_MAX, passed: 0, page: DiffReply::default() }
+        let (page, told) = (DiffReply::default(), Hasher::default());
+        Self { offset, end, room: DIFF_PAGE_BYTES_MAX, passed: 0, page, told, before: None }
     }
 
     /// Whether nothing of the changes that follow is on the page.
@@ -139,8 +144,13 @@ impl DiffCut {
         self.page.next.is_some()
     }
 
+    /// What stands for all that comes before the page: another digest where the changes are not those of the pages before.
+    pub fn before(&self) -> Digest {
+        self.before.unwrap_or_else(|| self.told.clone().finish())
+    }
+
     pub fn into_page(self) -> DiffReply {
-        self.page
+        DiffReply { told: self.page.next.map(|_| self.told.finish()), ..self.page }
     }
 
     /// Takes what the page has of the next change: at least something of the first that it does not begin behind.
@@ -148,7 +158,11 @@ impl DiffCut {
         let text = std::mem::take(&mut change.text.0);
         let start = self.passed;
         self.passed = start + 1 + text.len() as u64;
-        if self.is_full() || self.passed <= self.offset {
+        if self.is_full() {
+            return;
+        }
+        if self.passed <= self.offset {
+            self.tell(&change, &text);
             return;
         }
         let around = json_bytes(&change);
@@ -160,11 +174,29 @@ impl DiffCut {
         self.room = self.room.saturating_sub(around);
         let from = self.offset.saturating_sub(start + 1) as usize;
         let to = (self.end.min(self.passed) - start - 1) as usize;
+        if start >= self.offset {
+            self.begin();
+        }
+        self.tell(&change, &text[..from]);
+        // Or within it.
+        self.begin();
         change.text = DiffText(self.fitting(&text[from..to]));
+        self.told.update(&change.text.0);
         self.room = self.room.saturating_sub(json_bytes(&change.text));
         let next = start + 1 + (from + change.text.0.len()) as u64;
         self.page.next = (next < self.passed).then_some(next);
         self.page.changes.push(change);
+    }
+
+    /// All that was told so far comes before the page, unless that has begun.
+    fn begin(&mut self) {
+        self.before = Some(self.before());
+    }
+
+    fn tell(&mut self, change: &ChangeDiff, text: &[u8]) {
+        self.told.update(change.held.id.as_str().as_bytes());
+        self.told.update(b"\n");
+        self.told.update(text);
     }
 
     /// As much of a text as there is room for, and never nothing.

@@ -145,6 +145,10 @@ pub struct DiffReply {
     pub changes: Vec<ChangeDiff>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u64>,
+    /// Beside `next`: stands for all that was told up to there, on this page and those before. Whoever asks for the next page
+    /// with it gets none of another list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told: Option<Digest>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -168,7 +172,7 @@ impl DiffReply {
                 _ => self.changes.push(change),
             }
         }
-        self.next = page.next;
+        (self.next, self.told) = (page.next, page.told);
     }
 }
 

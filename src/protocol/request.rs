@@ -2,7 +2,7 @@
 
 use super::patch::check_patch;
 use super::{CheckPhase, ErrorBody, ErrorCode, FilePatch, Op, words};
-use crate::model::{Object, PathError, RelPath, Word};
+use crate::model::{Digest, Object, PathError, RelPath, Word};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -27,6 +27,8 @@ pub struct Request {
     pub session: Option<String>,
     pub offset: u64,
     pub limit: Option<u64>,
+    /// What the page before answered, of all that was told up to `offset`.
+    pub told: Option<Digest>,
     /// The number of the last event that is known already.
     pub since: Option<u64>,
     pub held: HeldAtUnmount,
@@ -132,6 +134,8 @@ struct Fields {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     limit: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    told: Option<Digest>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     since: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     held: Option<Word<HeldAtUnmount>>,
@@ -183,6 +187,7 @@ impl Request {
             session: None,
             offset: 0,
             limit: None,
+            told: None,
             since: None,
             held: HeldAtUnmount::Keep,
             timeout_seconds: None,
@@ -257,6 +262,7 @@ impl Request {
             session: fields.session,
             offset: fields.offset.unwrap_or_default(),
             limit: fields.limit,
+            told: fields.told,
             since: fields.since,
             held: fields.held.map_or_else(HeldAtUnmount::default, |Word(held)| held),
             timeout_seconds: fields.timeout,
@@ -298,6 +304,7 @@ impl Request {
             session: self.session.clone(),
             offset: (self.offset > 0).then_some(self.offset),
             limit: self.limit,
+            told: self.told,
             since: self.since,
             held: (self.held != HeldAtUnmount::Keep).then_some(Word(self.held)),
             timeout: self.timeout_seconds,

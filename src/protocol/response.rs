@@ -5,6 +5,7 @@ use super::{
     FlushReply, FsckReply, LeaveReply, LogReply, MeterReply, Op, PatchReply, ReadReply, ReloadReply, ReviewReply,
     RunReply, Status, UnmountReply, VersionReply,
 };
+use crate::model::Digest;
 use serde::{Deserialize, Serialize};
 
 /// Bytes of outcomes of an answer that would be too long with all of them. What `unmount` says of what waits has half.
@@ -269,6 +270,12 @@ impl Reply {
             Self::Events(_) | Self::Reload(_) | Self::Flush(_) | Self::Unmount(_) | Self::Version(_) => None,
             Self::Run(_) | Self::Leave(_) => None,
         }
+    }
+
+    /// What is to be asked for the next page with, beside that.
+    pub fn told(&self) -> Option<Digest> {
+        let Self::Diff(diff) = self else { return None };
+        diff.told
     }
 
     /// Puts the page that follows this one behind it. A page of another operation, which no daemon sends, is the

@@ -289,7 +289,7 @@ fn responses_survive_their_own_line() {
             notices: vec!["x".into()],
             dry_run: true,
         })),
-        Response::done(Reply::Diff(DiffReply { changes: vec![change], next: Some(3) })),
+        Response::done(Reply::Diff(DiffReply { changes: vec![change], next: Some(3), told: Some(Digest::of(b"")) })),
         Response::done(Reply::Log(LogReply { events: vec![event], next: None })),
         Response::done(Reply::Unmount(UnmountReply { held: vec![held("a1b2c3d4", "a")], ..Default::default() })),
         Response::done(Reply::Version(VersionReply { version: "1".into(), protocol: 1, daemon: None, pid: Some(3) })),
@@ -382,6 +382,27 @@ fn joined_diffs(changes: &[ChangeDiff], limit: Option<u64>) -> (DiffReply, usize
     (joined, pages)
 }
 
+#[test]
+fn a_page_of_diffs_is_known_by_all_that_comes_before_it() {
+    let changes =
+        [("aaaa", "one\n"), ("bbbb", "two\n"), ("cccc", "three\n")].map(|(id, text)| diff_of(id, text.as_bytes()));
+    let before = |changes: &[ChangeDiff], offset| {
+        let mut cut = DiffCut::new(offset, None);
+        changes.iter().for_each(|change| cut.take(change.clone()));
+        cut.before()
+    };
+    for limit in 1..17 {
+        let page = page_of_diffs(changes.to_vec(), 0, Some(limit));
+        let (next, told) = (page.next.unwrap(), page.told.unwrap());
+        assert_eq!(before(&changes, next), told, "limit {limit}");
+        assert_ne!(before(&changes[1..], next), told, "limit {limit}");
+        if next > 5 {
+            assert_ne!(before(&[changes[0].clone(), changes[2].clone()], next), told, "limit {limit}");
+        }
+    }
+    assert_eq!(page_of_diffs(changes.to_vec(), 0, Some(17)).told, None);
+}
+
 fn diff_of(id: &str, text: &[u8]) -> ChangeDiff {
     ChangeDiff { held: held(id, id), text: DiffText(text.to_vec()) }
 }
@@ -399,7 +420,7 @@ fn pages_of_diffs_join_to_the_whole_wherever_they_are_cut() {
     let changes = texts.map(|(id, text)| diff_of(id, text));
     for limit in 1..30 {
         let (joined, _) = joined_diffs(&changes, Some(limit));
-        assert_eq!(joined, DiffReply { changes: changes.to_vec(), next: None }, "limit {limit}");
+        assert_eq!(joined, DiffReply { changes: changes.to_vec(), ..DiffReply::default() }, "limit {limit}");
     }
     assert_eq!(page_of_diffs(changes.to_vec(), u64::MAX, None), DiffReply::default());
 }
@@ -420,7 +441,7 @@ fn a_page_of_diffs_fits_in_a_reply_however_many_and_however_long_they_are() {
         vec![linked(&control), diff_of("bbbb", b"a\n"), linked(b"")],
     ] {
         let (joined, pages) = joined_diffs(&changes, None);
-        assert!(joined == DiffReply { changes, next: None }, "all of it on {pages} pages");
+        assert!(joined == DiffReply { changes, ..DiffReply::default() }, "all of it on {pages} pages");
         assert!((2..20).contains(&pages), "{pages}");
     }
 }

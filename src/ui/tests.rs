@@ -71,7 +71,7 @@ fn two() -> Model {
 
 fn compared(model: &mut Model, of: &str, path: &str, text: &str) -> Vec<Task> {
     let change = ChangeDiff { held: held(of, path), text: DiffText(text.as_bytes().to_vec()) };
-    model.handle(Input::Compared(id(of), Ok(DiffReply { changes: vec![change], next: None })))
+    model.handle(Input::Compared(id(of), Ok(DiffReply { changes: vec![change], ..DiffReply::default() })))
 }
 
 fn code(model: &mut Model, code: KeyCode) -> Vec<Task> {

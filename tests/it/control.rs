@@ -51,6 +51,21 @@ fn code(answer: &Value) -> &str {
 }
 
 #[test]
+fn a_page_of_diffs_goes_on_with_what_was_told_or_not_at_all() {
+    let scratch = mounted_scratch!();
+    let view = small(&scratch).start();
+    view.write("c.txt", NEW);
+    view.write("d.txt", NEW);
+    let first = ask(&open(&view), r#"{"v":1,"op":"diff","limit":20}"#);
+    let rest = json!({"v": 1, "op": "diff", "offset": first["next"], "told": first["told"]}).to_string();
+    assert_eq!(ask(&open(&view), &rest)["changes"].as_array().map(Vec::len), Some(2), "{first}");
+    let dropped = first["changes"][0]["id"].as_str().expect("an id");
+    ask(&open(&view), json!({"v": 1, "op": "discard", "ids": [dropped]}).to_string());
+    let refused = ask(&open(&view), &rest);
+    assert_eq!(code(&refused), "busy", "{refused}");
+}
+
+#[test]
 fn a_descriptor_is_a_conversation_of_its_own_and_can_be_used_again() {
     let scratch = mounted_scratch!();
     let view = small(&scratch).start();
