@@ -90,7 +90,7 @@ impl Desk {
         render: impl FnOnce(&mut Text),
     ) -> Result<(), Failure> {
         let printed = match self.format {
-            Format::Json => self.print(&line(), Length::Short),
+            Format::Json => self.print_json(line()),
             Format::Human => {
                 let mut text = Text::new(&self.stdout);
                 render(&mut text);
@@ -110,7 +110,8 @@ impl Desk {
         let piece = match self.format {
             Format::Json => {
                 let lines = items.iter().map(|item| Ok(format!("{}\n", serde_json::to_string(item)?)));
-                lines.collect::<serde_json::Result<String>>().map_err(io::Error::from)?.into_bytes()
+                let lines = lines.collect::<serde_json::Result<String>>().map_err(io::Error::from)?;
+                self.stdout.json(lines.into_bytes())
             }
             Format::Human => {
                 items.iter().for_each(|item| render(item, &mut text));
@@ -185,6 +186,11 @@ impl Desk {
         let mut text = Text::new(&self.stderr);
         render(&mut text);
         Ok(io::stderr().write_all(&text.into_bytes())?)
+    }
+
+    /// Prints an answer that is JSON already.
+    pub fn print_json(&self, line: Vec<u8>) -> Result<(), Failure> {
+        self.print(&self.stdout.json(line), Length::Short)
     }
 
     /// Prints what is neither an answer nor for a person: a script, a page of another program's.

@@ -131,7 +131,8 @@ fn print_usage(message: &str, argv: &[OsString]) -> io::Result<()> {
     if wants_json(argv) {
         let message = message.trim_end().trim_start_matches("error: ");
         let response = Response::failed(ErrorBody::new(ErrorCode::BadRequest, message));
-        return io::stdout().write_all(&response.to_whole_line());
+        let stdout = io::stdout();
+        return (&stdout).write_all(&Style::of(&stdout).json(response.to_whole_line()));
     }
     let style = Style::of(&io::stderr());
     let mut text = Text::new(&style);

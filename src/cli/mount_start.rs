@@ -16,6 +16,8 @@ use std::io::{self, Write};
 use std::os::fd::AsFd;
 
 use super::mount::{Ground, MountArgs};
+use super::terminal::Style;
+use super::text::Text;
 use super::{Failure, sources};
 use crate::client::patiently;
 use crate::protocol::{ErrorBody, ErrorCode};
@@ -174,7 +176,10 @@ fn begin(
 
 /// A remark for people. Nobody to read it is no reason not to mount.
 pub(super) fn say(remark: impl std::fmt::Display) {
-    if let Err(_nobody) = writeln!(io::stderr(), "fettlefs: {remark}") {}
+    let style = Style::of(&io::stderr());
+    let mut text = Text::new(&style);
+    text.put("fettlefs: ").name(remark.to_string()).put("\n");
+    if let Err(_nobody) = io::stderr().write_all(&text.into_bytes()) {}
 }
 
 fn say_what_was_found(Found { recovered, below }: &Found) {

@@ -22,7 +22,7 @@ pub struct Arguments {
 pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     let request = Request { all: arguments.trace_ops, ..Request::new(Op::Status) };
     if desk.format == Format::Json && !arguments.exit_code {
-        desk.print_bytes(&desk.client()?.ask_line(&request)?)?;
+        desk.print_json(desk.client()?.ask_line(&request)?)?;
         return Ok(Exit::Done);
     }
     let answer = desk.client()?.ask(&request)?;

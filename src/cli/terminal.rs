@@ -5,6 +5,7 @@
 
 use std::io::IsTerminal;
 
+use crate::model::escape_json;
 pub use crate::model::{escape_content, escape_name};
 pub use crate::ui::Paint;
 
@@ -43,6 +44,14 @@ impl Style {
             false => (Paint::Plain, Bytes::Raw),
         };
         Self { paint, bytes, now: jiff::Timestamp::now() }
+    }
+
+    /// Lines of JSON. What a terminal could obey stands in strings alone, where it may be spelled out: they say the same.
+    pub fn json(&self, lines: Vec<u8>) -> Vec<u8> {
+        match self.bytes {
+            Bytes::Raw => lines,
+            Bytes::Escaped => escape_json(&lines).into_bytes(),
+        }
     }
 }
 

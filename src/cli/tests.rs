@@ -270,10 +270,31 @@ fn nothing_a_terminal_would_obey_gets_through() {
         ("\u{9b}2J".as_bytes(), "\\u{9b}2J", "\\u{9b}2J"),
         ("\u{202e}gnp".as_bytes(), "\\u{202e}gnp", "\\u{202e}gnp"),
         ("\u{200b}é漢".as_bytes(), "\\u{200b}é漢", "\\u{200b}é漢"),
+        ("a\u{2028}b".as_bytes(), "a\\u{2028}b", "a\\u{2028}b"),
     ] {
         assert_eq!(escape_name(bytes), name);
         assert_eq!(escape_content(bytes), content);
     }
+}
+
+#[test]
+fn nothing_that_is_shown_as_nothing_gets_through() {
+    let hidden = "\u{ad}\u{34f}\u{115f}\u{180b}\u{180e}\u{2062}\u{206a}\u{3164}\u{fe0f}\u{ffa0}\u{fff9}\u{1bca0}\u{1d173}\
+                  \u{e0101}\u{e01ef}";
+    for character in hidden.chars() {
+        let (text, spelled) = (format!("a{character}b"), format!("a{}b", character.escape_default()));
+        assert_eq!((escape_name(text.as_bytes()), escape_content(text.as_bytes())), (spelled.clone(), spelled));
+    }
+}
+
+#[test]
+fn json_on_a_terminal_says_the_same_without_anything_to_obey() {
+    let value = serde_json::json!({"path": "a\u{9b}2J\u{7f}\u{202e}\u{e0101}é\t\n\"\\"});
+    let line = format!("{value}\n").into_bytes();
+    assert_eq!(style(Paint::Plain, Bytes::Raw).json(line.clone()), line);
+    let shown = String::from_utf8(style(Paint::Plain, Bytes::Escaped).json(line)).unwrap();
+    assert_eq!(shown, "{\"path\":\"a\\u009b2J\\u007f\\u202e\\udb40\\udd01é\\t\\n\\\"\\\\\"}\n");
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);
 }
 
 #[test]

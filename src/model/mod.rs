@@ -23,6 +23,6 @@ pub use digest::{ContentHasher, Digest, Hasher, ZERO_BLOCK_BYTES};
 pub use looks::{Looks, Xattr};
 pub use operation::OperationId;
 pub use path::{NAME_BYTES_MAX, PathError, RelPath};
-pub use printable::{escape_content, escape_name};
+pub use printable::{escape_content, escape_json, escape_name};
 pub use spelled::{Object, Word};
 pub use stamp::{Births, InodeKey, Stamp, Timestamp};

@@ -2,20 +2,30 @@
 
 /// A name, on one line: everything but printable text is spelled out.
 pub fn escape_name(bytes: &[u8]) -> String {
-    escape(bytes, |character| is_obeyed(character) || character == '\u{2028}' || character == '\u{2029}')
+    escape(bytes, is_obeyed, |character, text| text.extend(character.escape_default()))
 }
 
 /// Content: as a name, but lines and tabs stay.
 pub fn escape_content(bytes: &[u8]) -> String {
-    escape(bytes, |character| is_obeyed(character) && !matches!(character, '\n' | '\t'))
+    let spell_out = |character| is_obeyed(character) && !matches!(character, '\n' | '\t');
+    escape(bytes, spell_out, |character, text| text.extend(character.escape_default()))
 }
 
-fn escape(bytes: &[u8], spell_out: impl Fn(char) -> bool) -> String {
+/// JSON, a value on each line: as content, spelled as JSON has it.
+pub fn escape_json(lines: &[u8]) -> String {
+    let spell_out = |character| is_obeyed(character) && character != '\n';
+    escape(lines, spell_out, |character, text| {
+        let units = character.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect::<String>();
+        text.push_str(&units);
+    })
+}
+
+fn escape(bytes: &[u8], spell_out: impl Fn(char) -> bool, spell: impl Fn(char, &mut String)) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         for character in chunk.valid().chars() {
             match spell_out(character) {
-                true => text.extend(character.escape_default()),
+                true => spell(character, &mut text),
                 false => text.push(character),
             }
         }
@@ -26,9 +36,35 @@ fn escape(bytes: &[u8], spell_out: impl Fn(char) -> bool) -> String {
     text
 }
 
-/// Control characters (C1 too), and those that reorder or hide text: "Trojan Source", CVE-2021-42574.
+/// Control characters (C1 too), and those that reorder or hide text ("Trojan Source", CVE-2021-42574) or break its lines.
 fn is_obeyed(character: char) -> bool {
-    let reorders = matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{61c}');
-    let hides = matches!(character, '\u{200b}'..='\u{200f}' | '\u{2060}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}');
-    character.is_control() || reorders || hides
+    // Those that reorder text are ignorable, too.
+    let annotates = matches!(character, '\u{fff9}'..='\u{fffb}');
+    let breaks_lines = matches!(character, '\u{2028}' | '\u{2029}');
+    character.is_control() || is_ignorable(character) || annotates || breaks_lines
+}
+
+/// Default_Ignorable_Code_Point of Unicode 16 (DerivedCoreProperties.txt): what is shown as nothing at all. Emoji are followed
+/// by such characters as well, and so is text that means something else than it seems to.
+fn is_ignorable(character: char) -> bool {
+    matches!(
+        character,
+        '\u{ad}'
+            | '\u{34f}'
+            | '\u{61c}'
+            | '\u{115f}'..='\u{1160}'
+            | '\u{17b4}'..='\u{17b5}'
+            | '\u{180b}'..='\u{180f}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{202a}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{3164}'
+            | '\u{fe00}'..='\u{fe0f}'
+            | '\u{feff}'
+            | '\u{ffa0}'
+            | '\u{fff0}'..='\u{fff8}'
+            | '\u{1bca0}'..='\u{1bca3}'
+            | '\u{1d173}'..='\u{1d17a}'
+            | '\u{e0000}'..='\u{e0fff}'
+    )
 }

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::cli::desk::Format;
 use crate::cli::outcome::{Tense, render_all};
+use crate::cli::terminal::Style;
 use crate::cli::text::Text;
 use crate::cli::words::plural;
 use crate::cli::{Desk, Failure, held};
@@ -62,7 +63,7 @@ impl Line<'_> {
     fn print(&self) -> Result<(), Failure> {
         let mut bytes = serde_json::to_vec(self).map_err(std::io::Error::from)?;
         bytes.push(b'\n');
-        Ok(stderr().write_all(&bytes)?)
+        Ok(stderr().write_all(&Style::of(&stderr()).json(bytes))?)
     }
 }
 
@@ -103,7 +104,7 @@ pub fn print_failed(error: &ErrorBody, status: u8, desk: &Desk) -> Result<(), Fa
     match desk.format {
         Format::Json => Line { v: VERSION, ok: false, op: "run", status, summary: None, error: Some(error) }.print(),
         Format::Human => desk.remark(|text| {
-            text.put("fettlefs: ").put(&error.message).put("\n");
+            text.put("fettlefs: ").name(&error.message).put("\n");
         }),
     }
 }

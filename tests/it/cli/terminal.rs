@@ -77,6 +77,32 @@ fn names_and_contents_are_spelled_out_on_a_terminal_and_raw_through_a_pipe() {
 }
 
 #[test]
+fn json_and_remarks_are_spelled_out_on_a_terminal_too() {
+    let scratch = mounted_scratch!();
+    let (name, inner) = ("c\u{9b}2J\u{7f}\u{202e}d", "sub\x1b[31m\u{202e}X");
+    scratch.write(name, OLD);
+    scratch.write(format!("{inner}/file"), OLD);
+    let view = small(&scratch).start();
+    view.write(name, NEW);
+    for arguments in
+        [&["status", "--json"][..], &["diff", "--json"], &["log", "--json"], &["confirm", "none\u{202e}", "--json"]]
+    {
+        let shown = on_terminal(&scratch, &view, &[], "", arguments).stdout;
+        assert!(
+            !shown.contains(['\u{9b}', '\u{7f}', '\u{202e}']) && shown.contains("\\u202e"),
+            "{arguments:?}: {shown:?}"
+        );
+        let value: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
+        assert!(arguments[0] != "status" || value["held"][0]["path"] == name, "{value}");
+    }
+    assert!(view.cli(&["status", "--json"]).ok().stdout.contains(name));
+    let run = ["-C", inner, "run", "--", "true"];
+    let shown = on_terminal(&scratch, &view, &[], "", &run).stdout;
+    assert!(shown.contains("in which ") && shown.contains("sub\\u{1b}[31m\\u{202e}X lies"), "{shown:?}");
+    assert!(!shown.contains(['\x1b', '\u{202e}']), "{shown:?}");
+}
+
+#[test]
 fn errors_and_usage_are_spelled_out_too() {
     let scratch = mounted_scratch!();
     let view = small(&scratch).start();
