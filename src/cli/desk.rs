@@ -125,9 +125,13 @@ impl Desk {
     pub fn report(&self, failure: &Failure) -> Exit {
         let printed = match (failure, self.format) {
             (Failure::Told(body), Format::Json) => {
-                io::stdout().write_all(&Response::failed((**body).clone()).to_whole_line())
+                io::stdout().write_all(&self.stdout.json(Response::failed((**body).clone()).to_whole_line()))
             }
-            (Failure::Told(body), Format::Human) => io::stderr().write_all(&failure::render(body, &self.stderr)),
+            (Failure::Told(body), Format::Human) => {
+                let mut text = Text::new(&self.stderr);
+                failure::render(body, &mut text);
+                io::stderr().write_all(&text.into_bytes())
+            }
             (Failure::Print(err), _) => writeln!(io::stderr(), "fettlefs: print the answer: {err}"),
         };
         match printed {

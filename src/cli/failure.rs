@@ -99,16 +99,14 @@ impl From<io::Error> for Failure {
 }
 
 /// An error as a person reads it: what, its details, and what can be done.
-pub fn render(body: &ErrorBody, style: &Style) -> Vec<u8> {
-    let mut text = Text::new(style);
+pub fn render(body: &ErrorBody, text: &mut Text) {
     text.ink(Ink::Warning, "fettlefs: ").name(&body.message).put("\n");
     if let Some(detail) = &body.detail {
-        render_diff_summary(detail.as_bytes(), &mut text);
+        render_diff_summary(detail.as_bytes(), text);
     }
     if let Some(remedy) = body.remedy() {
         text.put("  ").name(remedy).put("\n");
     }
-    text.into_bytes()
 }
 
 /// What clap says about a command line: help and version are answers, the rest are errors.

@@ -239,6 +239,12 @@ fn a_log_line_and_a_backup_line_fit_on_a_line() {
     assert_eq!(drawn(|text| super::backups::render(&[backup], text)), "a.1  a  2.1KB  landed  3h ago\n");
 }
 
+fn rendered(body: &ErrorBody, style: &Style) -> String {
+    let mut text = Text::new(style);
+    failure::render(body, &mut text);
+    String::from_utf8(text.into_bytes()).unwrap()
+}
+
 #[test]
 fn an_error_comes_with_its_hunks_and_with_what_to_do() {
     let conflict = ErrorBody {
@@ -247,7 +253,7 @@ fn an_error_comes_with_its_hunks_and_with_what_to_do() {
     };
     let style = style(Paint::Plain, Bytes::Escaped);
     assert_eq!(
-        String::from_utf8(failure::render(&conflict, &style)).unwrap(),
+        rendered(&conflict, &style),
         "fettlefs: src/a.rs\\n was edited\n@@ -1 +1 @@\n-a\n+b\n  To land it anyway, keeping the other as a backup: confirm it with --force\n"
     );
 }
@@ -256,7 +262,8 @@ fn an_error_comes_with_its_hunks_and_with_what_to_do() {
 fn the_hunks_of_an_error_are_cut_as_a_held_diff_is() {
     let detail = Some("+x\n".repeat(203).into());
     let conflict = ErrorBody { detail, ..ErrorBody::new(ErrorCode::Conflict, "a was edited") };
-    let shown = String::from_utf8(failure::render(&conflict, &style(Paint::Plain, Bytes::Escaped))).unwrap();
+    let style = style(Paint::Plain, Bytes::Escaped);
+    let shown = rendered(&conflict, &style);
     assert_eq!(shown.matches("+x\n").count(), 200);
     assert!(shown.ends_with("... 3 more lines of diff\n"), "{shown}");
 }

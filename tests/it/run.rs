@@ -243,6 +243,39 @@ fn what_a_run_has_held_is_kept_confirmed_or_discarded_when_it_ends() {
     assert_eq!(held(&scratch)[0].path, "earlier");
 }
 
+/// Nothing tells why otherwise, and nothing what the run has done.
+#[test]
+fn what_cannot_be_confirmed_when_a_run_ends_is_told_behind_the_summary() {
+    for json in [false, true] {
+        let scratch = mounted_scratch!();
+        scratch.write("a", lines(100));
+        let flags: &[&str] = if json { &["--on-exit", "confirm", "--json"] } else { &["--on-exit", "confirm"] };
+        let script =
+            format!("{REWRITE}; echo x > new; touch $ROOT/written; until [ -e $ROOT/edited ]; do sleep 0.02; done");
+        let mut command = command(&scratch, flags, &script);
+        let going = command.stderr(Stdio::piped()).spawn().expect("the built program runs");
+        eventually("it has written", || scratch.root().join("written").exists());
+        scratch.write("a", "somebody else's\n");
+        fs::write(scratch.root().join("edited"), "").expect("a word");
+        let output = Output::from(going.wait_with_output().expect("it ends")).exits(125);
+        match json {
+            true => {
+                let line: Value = serde_json::from_str(&output.stderr).expect("one line of JSON");
+                assert_eq!((&line["ok"], &line["status"]), (&false.into(), &125.into()));
+                assert_eq!((&line["landed"][0]["path"], &line["held"][0]["path"]), (&"new".into(), &"a".into()));
+                assert_eq!(line["error"]["code"], "conflict");
+            }
+            false => {
+                let summary =
+                    output.stderr.find("fettlefs: 1 path landed, 1 held\n  landed new").expect(&output.stderr);
+                let refused = output.stderr.find("--force").expect(&output.stderr);
+                assert!(summary < refused, "{}", output.stderr);
+            }
+        }
+        assert_eq!((scratch.read("a"), scratch.read("new")), ("somebody else's\n".to_owned(), "x\n".to_owned()));
+    }
+}
+
 #[test]
 fn the_summary_is_json_on_standard_error_where_that_is_asked_for() {
     let scratch = mounted_scratch!();

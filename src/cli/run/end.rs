@@ -19,17 +19,19 @@ pub struct Ending<'a> {
     pub foreground: &'a Foreground,
 }
 
-/// What has become of a run, and the signal that ended it before it was decided about, if one did.
+/// What has become of a run, and why it was not decided about, if it was not.
 struct Concluded {
     summary: Summary,
-    signal: Option<i32>,
+    undecided: Option<Undecided>,
 }
 
 /// What became of what the run has held.
-enum Decided {
-    Done(Vec<Outcome>),
-    /// By nobody: it stays held.
+type Decided = Result<Vec<Outcome>, Undecided>;
+
+/// Why it stays held.
+enum Undecided {
     Interrupted(i32),
+    Refused(ErrorBody),
 }
 
 impl Ending<'_> {
@@ -37,7 +39,7 @@ impl Ending<'_> {
     pub fn end(&self, status: u8, mut membership: Membership, desk: &Desk) -> Result<u8, Failure> {
         let concluded = match self.concluded(&mut membership, desk) {
             // It died over it: with the next, or not at all.
-            Err(Failure::Told(body)) if matches!(body.code, ErrorCode::Io | ErrorCode::NotMounted) => {
+            Err(Failure::Told(body)) if may_have_died(&body) => {
                 membership.lose();
                 self.concluded(&mut membership, desk)
             }
@@ -46,21 +48,21 @@ impl Ending<'_> {
         let Some(concluded) = concluded.transpose() else { return gone(membership.why_gone(), status, desk) };
         // A daemon that is not told waits for us to end, which comes to the same, but says nothing of what fails.
         let left = membership.leave();
-        let Concluded { summary, signal } = concluded?;
-        let ended = match signal {
-            Some(signal) => u8::try_from(128 + signal).unwrap_or(u8::MAX),
+        let Concluded { summary, undecided } = concluded?;
+        let ended = match undecided {
+            Some(Undecided::Interrupted(signal)) => u8::try_from(128 + signal).unwrap_or(u8::MAX),
+            Some(Undecided::Refused(_)) => super::OWN_FAILURE,
             None if self.fail_on_held && status == 0 && !summary.held.is_empty() => 1,
             None => status,
         };
-        // The question has not ended its line.
-        let line = if signal.is_some() { "\n" } else { "" };
-        let line_ended = desk.remark(|text| {
-            text.put(line);
-        });
-        match line_ended.and_then(|()| summary.print(ended, desk)) {
+        match undecided {
             // Nobody reads what is said on a terminal that has hung up.
-            Err(Failure::Print(_)) if signal.is_some() => {}
-            printed => printed?,
+            Some(Undecided::Interrupted(_)) => match end_line(desk).and_then(|()| summary.print(ended, None, desk)) {
+                Err(Failure::Print(_)) => {}
+                printed => printed?,
+            },
+            Some(Undecided::Refused(refused)) => summary.print(ended, Some(&refused), desk)?,
+            None => summary.print(ended, None, desk)?,
         }
         left.map(|()| ended)
     }
@@ -77,9 +79,9 @@ impl Ending<'_> {
         let told: Vec<String> = sessions.own.iter().chain(&sessions.of_nobody).cloned().collect();
         let events = events_of(client, &told)?;
         let to_decide = self.to_decide(status(client)?.held, sessions);
-        let (outcomes, signal) = match self.decide(client, to_decide, desk)? {
-            Decided::Done(outcomes) => (outcomes, None),
-            Decided::Interrupted(signal) => (Vec::new(), Some(signal)),
+        let (outcomes, undecided) = match self.decide(client, to_decide, desk)? {
+            Ok(outcomes) => (outcomes, None),
+            Err(undecided) => (Vec::new(), Some(undecided)),
         };
         let status = status(client)?;
         // What was confirmed in the run, or promoted by a check, has come to the project as well.
@@ -89,7 +91,7 @@ impl Ending<'_> {
         landed.retain(|touched| !touched.has_passed(&project));
         let (project, sessions) = (ProjectPath(project), told);
         let Status { held, notices, .. } = status;
-        Ok(Concluded { summary: Summary { project, sessions, landed, denied, outcomes, held, notices }, signal })
+        Ok(Concluded { summary: Summary { project, sessions, landed, denied, outcomes, held, notices }, undecided })
     }
 
     /// Only what this run has begun to hold: what waited before, and what others wait with, is not its own to decide,
@@ -109,22 +111,22 @@ impl Ending<'_> {
     /// Expiry guards people, not this.
     fn decide(&self, client: &mut Client, ours: Vec<Held>, desk: &Desk) -> Result<Decided, Failure> {
         let act = match self.on_exit {
-            OnExit::Keep => return Ok(Decided::Done(Vec::new())),
-            _ if ours.is_empty() => return Ok(Decided::Done(Vec::new())),
+            OnExit::Keep => return Ok(Ok(Vec::new())),
+            _ if ours.is_empty() => return Ok(Ok(Vec::new())),
             OnExit::Confirm => Op::Confirm,
             OnExit::Discard => Op::Discard,
             OnExit::Ask => match self.ask(&ours, desk)? {
                 Heard::Answer(Answer::Yes) => Op::Confirm,
-                Heard::Answer(Answer::No) => return Ok(Decided::Done(Vec::new())),
-                Heard::Signal(signal) => return Ok(Decided::Interrupted(signal)),
+                Heard::Answer(Answer::No) => return Ok(Ok(Vec::new())),
+                Heard::Signal(signal) => return Ok(Err(Undecided::Interrupted(signal))),
             },
         };
         let targets = ours.into_iter().map(|held| Target::id(held.id.to_string())).collect();
-        match client.ask(&Request { targets, renew: act == Op::Confirm, ..Request::new(act) })? {
-            Reply::Confirm(Acted { outcomes, .. }) | Reply::Discard(Acted { outcomes, .. }) => {
-                Ok(Decided::Done(outcomes))
-            }
-            _ => Err(Failure::other_answer()),
+        match client.ask(&Request { targets, renew: act == Op::Confirm, ..Request::new(act) }) {
+            Ok(Reply::Confirm(Acted { outcomes, .. }) | Reply::Discard(Acted { outcomes, .. })) => Ok(Ok(outcomes)),
+            Ok(_) => Err(Failure::other_answer()),
+            Err(body) if may_have_died(&body) => Err(body.into()),
+            Err(refused) => Ok(Err(Undecided::Refused(refused))),
         }
     }
 
@@ -133,6 +135,17 @@ impl Ending<'_> {
         let question = format!("Apply {}?", plural(ours.len() as u64, "held change"));
         desk.agreed_in_front("--on-exit ask", &question, self.foreground)
     }
+}
+
+fn may_have_died(told: &ErrorBody) -> bool {
+    matches!(told.code, ErrorCode::Io | ErrorCode::NotMounted)
+}
+
+/// That of a question which was not answered.
+fn end_line(desk: &Desk) -> Result<(), Failure> {
+    desk.remark(|text| {
+        text.put("\n");
+    })
 }
 
 /// Nobody can say what became of the last writes.

@@ -10,7 +10,7 @@ use crate::cli::outcome::{Tense, render_all};
 use crate::cli::terminal::Style;
 use crate::cli::text::Text;
 use crate::cli::words::plural;
-use crate::cli::{Desk, Failure, held};
+use crate::cli::{Desk, Failure, failure, held};
 use crate::model::RelPath;
 use crate::protocol::{
     ErrorBody, Event, EventName, Held, Outcome, ProjectPath, VERSION, last_of_each_path, tells_of_removal,
@@ -110,11 +110,19 @@ pub fn print_failed(error: &ErrorBody, status: u8, desk: &Desk) -> Result<(), Fa
 }
 
 impl Summary {
-    /// `status` is the one that the run ends with.
-    pub fn print(&self, status: u8, desk: &Desk) -> Result<(), Failure> {
+    /// `status` is the one that the run ends with. `refused`: why what was held was not decided as `--on-exit` says.
+    pub fn print(&self, status: u8, refused: Option<&ErrorBody>, desk: &Desk) -> Result<(), Failure> {
         match desk.format {
-            Format::Json => Line { v: VERSION, ok: true, op: "run", status, summary: Some(self), error: None }.print(),
-            Format::Human => desk.remark(|text| self.render(text)),
+            Format::Json => {
+                let ok = refused.is_none();
+                Line { v: VERSION, ok, op: "run", status, summary: Some(self), error: refused }.print()
+            }
+            Format::Human => desk.remark(|text| {
+                self.render(text);
+                if let Some(refused) = refused {
+                    failure::render(refused, text);
+                }
+            }),
         }
     }
 
