@@ -328,6 +328,8 @@ fn instance(state: &OwnedFd, location: &Location, description: &str) -> Result<S
             .doing(|| format!("open state directory {description}")),
         (None, None) => {
             let name = super::landing::random_suffix();
+            // Somebody may have made it by hand.
+            fs::fchmod(state, PRIVATE_DIR).map_err(io::Error::from).doing(|| format!("make {description} private"))?;
             write_whole(&instance_place(state)?, name.as_bytes()).doing(|| format!("make {description}/{INSTANCE}"))?;
             Ok(name)
         }

@@ -2,6 +2,7 @@
 
 use super::{EDITED, NEW, OLD, named, small, transcript, work};
 use crate::harness::{Output, Scratch, mounted_scratch};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 #[test]
@@ -282,6 +283,8 @@ fn a_damaged_state_directory_is_named_by_its_whole_path() {
                     next mount begins anew, and what was held is in `stage` there\n=> 1\n";
         assert_eq!(super::told(&scratch, &output), want);
     }
+    let mode = std::fs::metadata(scratch.project().join(".fettle")).expect("it is there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o700, "made by hand, it is private all the same");
     let found = scratch.cli(&["doctor"]).exits(1).stdout;
     assert!(found.contains("  fault  state: state directory ") && found.contains("file is not a database"), "{found}");
 }
