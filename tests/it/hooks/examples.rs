@@ -69,16 +69,16 @@ fn a_person_is_asked_on_a_terminal() {
     let mounting = scratch.mounting().env("FETTLE_HOOKS_PRE_WRITE", format!("[{hook:?}, {:?}]", name.trim()));
     let view = mounting.env("FETTLE_HOOKS_TIMEOUT", "20s").start();
     for path in ["yes", "deny", "enter", "unclear"] {
-        view.sh(&format!("printf 'new \\033[2J\\n' > {path}"));
+        view.sh(&format!("printf 'new \\033[2J\\343\\205\\244\\n' > {path}"));
     }
     terminal.stdin.take().expect("its input").flush().expect("nothing to write");
     let mut seen = Vec::new();
     told.read_to_end(&mut seen).expect("what it was sent");
     assert!(terminal.wait().expect("it ends").success());
     let seen = String::from_utf8_lossy(&seen);
-    assert!(seen.contains("+new \\x1b[2J") && !seen.contains('\x1b'), "{seen:?}");
+    assert!(seen.contains("+new \\x1b[2J\\u3164") && !seen.contains(['\x1b', '\u{3164}']), "{seen:?}");
     assert!(seen.contains("create 'yes' by /"), "{seen}");
-    view.assert_landed("yes", "new \x1b[2J\n");
+    view.assert_landed("yes", "new \x1b[2J\u{3164}\n");
     assert!(!view.has("deny") && !scratch.has("deny"));
     for path in ["enter", "unclear"] {
         assert!(view.has(path) && !scratch.has(path), "{path}");
