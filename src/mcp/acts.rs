@@ -73,15 +73,16 @@ fn diff(arguments: DiffArguments, desk: &Desk) -> Result<Answer> {
     let mut client = desk.client()?;
     let targets = targets(&client, &arguments.targets)?;
     let limit = Some(at_least_one(arguments.limit)?);
-    let request =
-        Request { all: targets.is_empty(), targets, offset: arguments.offset, limit, ..Request::new(Op::Diff) };
+    let DiffArguments { offset, told, .. } = arguments;
+    let request = Request { all: targets.is_empty(), targets, offset, limit, told, ..Request::new(Op::Diff) };
     let Reply::Diff(reply) = client.ask(&request)? else { return Err(other_answer()) };
     let mut text: String = reply.changes.iter().map(|change| String::from_utf8_lossy(&change.text.0)).collect();
     if text.is_empty() {
-        text = nothing_shown(&reply.changes, arguments.offset);
+        text = nothing_shown(&reply.changes, offset);
     }
     if let Some(next) = reply.next {
-        text.push_str(&format!("\n... more: offset {next}\n"));
+        let told = reply.told.map(|told| format!(", told {told}")).unwrap_or_default();
+        text.push_str(&format!("\n... more: offset {next}{told}\n"));
     }
     Ok(Answer { json: json_of(&Response::done(Reply::Diff(reply)))?, text: Some(text) })
 }

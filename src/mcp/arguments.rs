@@ -3,6 +3,7 @@
 use rmcp::schemars::{self, JsonSchema};
 use serde::Deserialize;
 
+use crate::model::Digest;
 use crate::protocol::FilePatch;
 
 #[derive(Deserialize, JsonSchema)]
@@ -33,6 +34,9 @@ pub struct DiffArguments {
     /// Skip so many bytes of diff text: `next` of the answer before.
     #[serde(default)]
     pub offset: u64,
+    /// `told` of the answer before: the next page is refused once something else is held, and would not go on where that ended.
+    #[schemars(with = "Option<String>")]
+    pub told: Option<Digest>,
     /// At most so many bytes of diff text.
     #[serde(default = "DiffArguments::limit")]
     #[schemars(range(min = 1))]

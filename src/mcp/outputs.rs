@@ -68,6 +68,7 @@ fn diff() -> Value {
     json!({
         "changes": {"type": "array", "items": change},
         "next": {"type": "integer", "description": "The `offset` that goes on."},
+        "told": {"type": "string", "description": "To be given with that."},
     })
 }
 

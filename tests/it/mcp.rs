@@ -132,6 +132,22 @@ fn a_diff_without_text_does_not_say_that_nothing_is_held_where_something_is() {
 }
 
 #[test]
+fn a_diff_goes_on_with_what_was_told_or_not_at_all() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let view = scratch.mount();
+    view.write("a", with_changed_lines(&lines(100), 90));
+    let mut pipe = Pipe::open(&scratch, view.root(), &[]);
+    pipe.initialize("2025-11-25");
+    let page = pipe.call("diff", json!({"limit": 100}));
+    let rest = json!({"offset": page["next"], "told": page["told"]});
+    assert_eq!(pipe.call("diff", rest.clone())["changes"][0]["path"], "a");
+    view.write("a", with_changed_lines(&lines(100), 80));
+    assert_eq!(pipe.refused("diff", rest), "busy");
+    assert_eq!(pipe.close(), 0);
+}
+
+#[test]
 fn a_path_with_a_nul_byte_is_no_path() {
     let scratch = mounted_scratch!();
     let view = scratch.mount();
