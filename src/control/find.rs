@@ -1,4 +1,4 @@
-//! Which held changes a request means (SPEC §8): an exact path first, then an id, then a glob.
+//! Which held changes a request means (SPEC §8): an exact path first, then an id or an operation, then a glob.
 //!
 //! Pure but for what it is given to ask: callers say what lives, what became of other ids and which paths exist.
 
@@ -56,19 +56,19 @@ fn find_one<K: Known>(target: &Target, known: &K) -> Result<Vec<K::Change>, Erro
     let by_path = target.path.as_ref().map(|path| known.within(path)).unwrap_or_default();
     let id = target.id.as_deref().and_then(ChangeId::parse);
     let by_id = id.as_ref().map(|id| beginning_with(id, known)).unwrap_or_default();
-    match (by_path.as_slice(), by_id.as_slice()) {
-        ([_, ..], []) => return Ok(by_path),
-        ([_, ..], _) if by_path.iter().map(K::Change::id).eq(by_id.iter().map(K::Change::id)) => return Ok(by_path),
-        ([_, ..], _) => return Err(ambiguous(target, "is a path and an id at once; write the path as ./PATH")),
-        ([], [_]) => return Ok(by_id),
-        ([], [_, ..]) => return Err(ambiguous(target, &format!("is the beginning of {} ids", by_id.len()))),
-        ([], []) => {}
-    }
-    if let Some(operation) = operation_of(target) {
-        let of = known.held(&|live| live.operation == Some(operation));
-        if !of.is_empty() {
-            return Ok(of);
+    let of_operation = operation_of(target).map(|operation| held_of(operation, known)).unwrap_or_default();
+    let is_by_path = |named: &[K::Change]| by_path.iter().map(K::Change::id).eq(named.iter().map(K::Change::id));
+    match (by_path.as_slice(), by_id.as_slice(), of_operation.as_slice()) {
+        ([_, ..], [], []) => return Ok(by_path),
+        ([_, ..], named, []) | ([_, ..], [], named) if is_by_path(named) => return Ok(by_path),
+        ([_, ..], _, []) => return Err(ambiguous(target, "is a path and an id at once; write the path as ./PATH")),
+        ([_, ..], _, _) => {
+            return Err(ambiguous(target, "is a path and an operation at once; write the path as ./PATH"));
         }
+        ([], [_], _) => return Ok(by_id),
+        ([], [_, ..], _) => return Err(ambiguous(target, &format!("is the beginning of {} ids", by_id.len()))),
+        ([], [], [_, ..]) => return Ok(of_operation),
+        ([], [], []) => {}
     }
     let by_glob = match glob_of(target)? {
         Some(matcher) => known.held(&|live| live.names.iter().any(|name| matcher.is_match(name.as_os_str()))),
@@ -83,6 +83,10 @@ fn find_one<K: Known>(target: &Target, known: &K) -> Result<Vec<K::Change>, Erro
 /// What was done at once, by the name that `log` and `status` tell.
 fn operation_of(target: &Target) -> Option<OperationId> {
     target.id.as_deref().and_then(OperationId::parse)
+}
+
+fn held_of<K: Known>(operation: OperationId, known: &K) -> Vec<K::Change> {
+    known.held(&|live| live.operation == Some(operation))
 }
 
 /// A whole id is itself, even where a longer one begins with it.

@@ -13,6 +13,7 @@ fn id(text: &str) -> ChangeId {
 struct Change {
     id: ChangeId,
     names: Vec<RelPath>,
+    operation: Option<OperationId>,
     place: usize,
 }
 
@@ -23,7 +24,8 @@ impl Identified for Change {
 }
 
 fn held() -> Vec<Change> {
-    let one = |digits: &str, names: &[&str]| (id(digits), names.iter().map(|name| path(name)).collect());
+    let one = |digits: &str, names: &[&str]| (id(digits), names.iter().map(|name| path(name)).collect(), None);
+    let of = |operation: &str, (id, names, _)| (id, names, OperationId::parse(operation));
     let all = [
         one("a1b2c3d4", &["src/a.rs"]),
         one("a1b2ffff", &["src/deep/b.rs", "src/other-name"]),
@@ -34,8 +36,14 @@ fn held() -> Vec<Change> {
         one("77777777", &["7777"]),
         one("00aa00aa", &["00aa00bb"]),
         one("00aa00aaf", &["long"]),
+        of("op7", one("70000001", &["first"])),
+        of("op7", one("70000002", &["second"])),
+        // In a directory that is called like the operation of others, and in one that is called like its own.
+        one("70000003", &["op7/tasks.json"]),
+        of("op8", one("80000001", &["op8/only"])),
     ];
-    all.into_iter().enumerate().map(|(place, (id, names))| Change { id, names, place }).collect()
+    let numbered = all.into_iter().enumerate();
+    numbered.map(|(place, (id, names, operation))| Change { id, names, operation, place }).collect()
 }
 
 struct Past;
@@ -52,7 +60,8 @@ impl Known for Past {
     }
 
     fn held(&self, wanted: &dyn Fn(Live<'_>) -> bool) -> Vec<Change> {
-        let wanted = |change: &Change| wanted(Live { id: &change.id, names: &change.names, operation: None });
+        let wanted =
+            |change: &Change| wanted(Live { id: &change.id, names: &change.names, operation: change.operation });
         held().into_iter().filter(wanted).collect()
     }
 
@@ -99,14 +108,16 @@ fn an_argument_is_a_path_then_an_id_then_a_glob() {
     check(&["src/a.rs"], Ok(&[0]));
     check(&["src/other-name"], Ok(&[1]));
     check(&["src"], Ok(&[0, 1]));
-    check(&[""], Ok(&[0, 1, 2, 3, 4, 5, 6]));
+    check(&[""], Ok(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]));
     check(&["a1b2c"], Ok(&[0]));
     check(&["a1b2ffff"], Ok(&[1]));
     check(&["00aa00aa"], Ok(&[5]));
     check(&["src/*.rs"], Ok(&[0]));
     check(&["src/**/*.rs"], Ok(&[0, 1]));
-    check(&["*"], Ok(&[2, 3, 4, 5, 6]));
+    check(&["*"], Ok(&[2, 3, 4, 5, 6, 7, 8]));
     check(&["7777"], Ok(&[4]));
+    check(&["op7/tasks.json"], Ok(&[9]));
+    check(&["op8"], Ok(&[10]));
 }
 
 #[test]
@@ -119,6 +130,8 @@ fn what_could_be_two_things_is_refused() {
     check(&["a1b2"], Err((ErrorCode::Ambiguous, "a1b2 is the beginning of 2 ids")));
     let message = "0011 is a path and an id at once; write the path as ./PATH";
     check(&["0011"], Err((ErrorCode::Ambiguous, message)));
+    let message = "op7 is a path and an operation at once; write the path as ./PATH";
+    check(&["op7"], Err((ErrorCode::Ambiguous, message)));
 }
 
 #[test]
