@@ -78,18 +78,13 @@ impl Overlay {
             let shows = |change: &&Taken| {
                 !change.row.removes_dir() && (change.row.what != What::Dir || change.row.base.content.is_some())
             };
-            taken.iter().filter(shows).try_for_each(|change| self.check_fresh(change))?;
+            taken.iter().filter(shows).try_for_each(|change| self.check_fresh(change, &how.review))?;
         }
         let (dirs, files): (Vec<&Taken>, Vec<&Taken>) = taken.iter().partition(|change| change.row.removes_dir());
-        let check =
-            |dir: &&Taken| self.check_emptied(dir, taken).inspect_err(|err| self.record_failure(dir, &err.message));
-        dirs.iter().try_for_each(check)?;
-        let mut landables = Vec::new();
-        for change in files {
-            let landable =
-                self.landable(change, taken, how).inspect_err(|err| self.record_failure(change, &err.message))?;
-            landables.push(landable);
-        }
+        let refused = |change: &Taken, err: &ErrorBody| self.record_failure(change, err, &how.review);
+        dirs.iter().try_for_each(|dir| self.check_emptied(dir, taken).inspect_err(|err| refused(dir, err)))?;
+        let landable = |change| self.landable(change, taken, how).inspect_err(|err| refused(change, err));
+        let mut landables = files.into_iter().map(landable).collect::<Reviewed<Vec<Landable>>>()?;
         // What takes the place of a directory comes before what that takes along goes, and a directory before what is in it.
         let replaces_dir = |landable: &Landable| landable.present.is_dir() && !landable.new.is_dir();
         let depth = |landable: &Landable| match landable.new.is_dir() {

@@ -1,7 +1,7 @@
 //! Changes that were held for too long without a look, and what else a confirm is refused for: told, and recorded.
 
 use super::Overlay;
-use super::review::{Reviewed, Taken};
+use super::review::{Review, Reviewed, Taken};
 use crate::model::{ChangeId, RelPath};
 use crate::protocol::{ErrorBody, ErrorCode, EventName};
 use crate::store::UpperRow;
@@ -14,9 +14,11 @@ pub enum Expiry {
 }
 
 impl Overlay {
-    pub(super) fn check_fresh(&self, change: &Taken) -> Reviewed<()> {
+    pub(super) fn check_fresh(&self, change: &Taken, review: &Review) -> Reviewed<()> {
         let Some(expired) = self.expired(&change.held) else { return Ok(()) };
-        self.tell_expired([&change.row]);
+        if !review.dry_run {
+            self.tell_expired([&change.row]);
+        }
         let message = format!("{} of {} {expired}", change.held.id, change.row.names[0]);
         Err(ErrorBody::new(ErrorCode::Expired, message).about(change.held.id.as_str()))
     }
@@ -44,8 +46,11 @@ impl Overlay {
         }
     }
 
-    pub(super) fn record_failure(&self, change: &Taken, message: &str) {
-        self.record_refusal(EventName::ConfirmFailed, (&change.row.names[0], &change.held.id), message);
+    /// Nothing where it is only told what would be: nobody has decided anything.
+    pub(super) fn record_failure(&self, change: &Taken, err: &ErrorBody, review: &Review) {
+        if !review.dry_run {
+            self.record_refusal(EventName::ConfirmFailed, (&change.row.names[0], &change.held.id), &err.message);
+        }
     }
 
     /// A refusal is told to who asked; that it cannot be recorded too is for the log.

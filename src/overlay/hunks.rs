@@ -108,9 +108,10 @@ impl Overlay {
             return self.confirm(ids, how);
         };
         if how.expiry == Expiry::Guard && !how.renew {
-            self.check_fresh(change)?;
+            self.check_fresh(change, &how.review)?;
         }
-        let outcome = self.land_hunks(&split, how).inspect_err(|err| self.record_failure(change, &err.message))?;
+        let landed = self.land_hunks(&split, how);
+        let outcome = landed.inspect_err(|err| self.record_failure(change, err, &how.review))?;
         self.note_parted(&change.held, outcome.new_id.as_ref());
         if !how.review.dry_run {
             self.tell_changed(&change.row.names[0]);
