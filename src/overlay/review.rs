@@ -242,35 +242,62 @@ impl Overlay {
     }
 
     pub(super) fn take_all(&self, ids: &[ChangeId], writers: Writers) -> Reviewed<Reviewing<'_>> {
-        let mut taken = Reviewing { overlay: self, taken: Vec::new() };
         // In one order, whatever the request's: two requests never wait for each other.
         let mut in_order: Vec<&ChangeId> = ids.iter().collect();
         {
             let state = self.state.lock();
             in_order.sort_by_cached_key(|id| state.uppers.by_id(id));
         }
-        for id in in_order {
-            taken.taken.push(self.take(id, writers)?);
-        }
+        let mut taken = loop {
+            if let Writers::WaitedFor { deadline } = writers {
+                self.wait_for_writers(&in_order, deadline)?;
+            }
+            if let Some(taken) = self.take_unwritten(&in_order, writers)? {
+                break taken;
+            }
+        };
         let places: HashMap<&ChangeId, usize> = ids.iter().enumerate().map(|(place, id)| (id, place)).collect();
         taken.taken.sort_by_cached_key(|change| places.get(&change.held.id).copied());
         Ok(taken)
     }
 
-    pub(super) fn take(&self, id: &ChangeId, writers: Writers) -> Reviewed<Taken> {
+    /// Waits until nobody writes to any of these.
+    fn wait_for_writers(&self, ids: &[&ChangeId], deadline: Instant) -> Reviewed<()> {
+        let mut state = self.state.lock();
+        while let Some((id, path, pid)) = state.written_among(ids)? {
+            if self.changed.wait_until(&mut state, deadline).timed_out() {
+                return Err(busy_writing(id, &path, pid));
+            }
+        }
+        Ok(())
+    }
+
+    /// None, and nothing is taken, where somebody has begun to write to one that is not to be taken then: he may have another
+    /// open, and its close waits for who has that.
+    fn take_unwritten(&self, ids: &[&ChangeId], writers: Writers) -> Reviewed<Option<Reviewing<'_>>> {
+        let mut taken = Reviewing { overlay: self, taken: Vec::new() };
+        for id in ids {
+            match self.take(id, writers)? {
+                Some(change) => taken.taken.push(change),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(taken))
+    }
+
+    /// None where somebody writes to it whom nobody leaves alone.
+    fn take(&self, id: &ChangeId, writers: Writers) -> Reviewed<Option<Taken>> {
         let mut state = self.state.lock();
         let judged_by = Instant::now() + WAIT_FOR_WRITERS;
         loop {
             let upper_id = state.uppers.by_id(id).ok_or_else(|| unknown(id))?;
             let path = state.uppers.get(upper_id).map(|upper| upper.row.names[0].clone()).unwrap_or_default();
-            let writer = match writers {
-                Writers::WaitedFor { deadline } => state.writer_of(&path).map(|pid| (pid, deadline)),
-                Writers::LeftAlone => None,
-            };
-            let busy = state.uppers.get(upper_id).is_some_and(|upper| upper.busy);
-            if !busy && writer.is_none() {
-                let open = state.open_of(upper_id, &path).cloned();
-                let upper = state.uppers.get_mut(upper_id).ok_or_else(|| unknown(id))?;
+            if matches!(writers, Writers::WaitedFor { .. }) && state.writer_of(&path).is_some() {
+                return Ok(None);
+            }
+            let open = state.open_of(upper_id, &path).cloned();
+            let upper = state.uppers.get_mut(upper_id).ok_or_else(|| unknown(id))?;
+            if !upper.busy {
                 let held = upper.row.held.clone().ok_or_else(|| unknown(id))?;
                 upper.busy = true;
                 if let Some(open) = &open {
@@ -278,12 +305,11 @@ impl Overlay {
                     open.dirty.store(false, Ordering::SeqCst);
                 }
                 let version = open.as_ref().map_or(0, |open| open.version());
-                return Ok(Taken { row: upper.row.clone(), held, open, version });
+                return Ok(Some(Taken { row: upper.row.clone(), held, open, version }));
             }
-            // Judging is short; a writer is waited for only when asked.
-            let until = writer.map_or(judged_by, |(_, deadline)| deadline);
-            if self.changed.wait_until(&mut state, until).timed_out() {
-                return Err(writer.map_or_else(|| busy_judging(id, &path), |(pid, _)| busy_writing(id, &path, pid)));
+            // Judging is short.
+            if self.changed.wait_until(&mut state, judged_by).timed_out() {
+                return Err(busy_judging(id, &path));
             }
         }
     }
@@ -324,6 +350,19 @@ impl Overlay {
 }
 
 impl State {
+    /// The first of these that somebody writes to, where that is and who he is.
+    fn written_among<'a>(&self, ids: &[&'a ChangeId]) -> Reviewed<Option<(&'a ChangeId, RelPath, u32)>> {
+        let writing: HashMap<RelPath, u32> = self.writing().into_iter().collect();
+        for id in ids {
+            let upper = self.uppers.by_id(id).and_then(|upper| self.uppers.get(upper)).ok_or_else(|| unknown(id))?;
+            let path = &upper.row.names[0];
+            if let Some(pid) = writing.get(path) {
+                return Ok(Some((id, path.clone(), *pid)));
+            }
+        }
+        Ok(None)
+    }
+
     /// Neither written to nor renamed since it was taken for review.
     pub(super) fn is_as_taken(&self, taken: &Taken) -> bool {
         let Taken { row, open, version, .. } = taken;

@@ -731,6 +731,34 @@ fn confirming_a_file_that_is_being_written_is_refused() {
 }
 
 #[test]
+fn who_waits_for_a_writer_keeps_no_other_of_his_files_from_being_closed() {
+    let bench = Bench::new();
+    for name in ["a", "b"] {
+        bench.put(name, &lines(100));
+        bench.save(name, &changed(100, 60));
+    }
+    let ids = [bench.id_of("a"), bench.id_of("b")];
+    let [a, b] = ["a", "b"].map(|name| bench.open(name, libc::O_WRONLY).unwrap());
+    bench.view().write(b, 0, b"b").unwrap();
+    let how = ConfirmHow { wait: true, ..HOW };
+    std::thread::scope(|threads| {
+        let confirms = threads.spawn(|| bench.view().confirm(&ids, &how).map_err(|err| err.code));
+        while bench.view().changed.notify_all() == 0 {
+            // It does not wait yet.
+            std::thread::yield_now();
+        }
+        let begun = std::time::Instant::now();
+        bench.view().write(a, 0, b"a").unwrap();
+        bench.close(a);
+        assert!(begun.elapsed() < review::WAIT_FOR_WRITERS / 2, "{:?}", begun.elapsed());
+        bench.close(b);
+        // What was named is no more what is there.
+        assert_eq!(confirms.join().unwrap().unwrap_err(), ErrorCode::UnknownId);
+    });
+    assert_eq!(bench.held().len(), 2);
+}
+
+#[test]
 fn a_rollback_brings_content_back_and_keeps_what_it_replaces() {
     let bench = Bench::new();
     bench.put("a", &lines(100));
