@@ -8,7 +8,7 @@
 use super::answers::{self, failed};
 use super::{Asker, Project, rights};
 use crate::model::{ChangeId, Digest, Reason, RelPath};
-use crate::overlay::{ConfirmHow, Expiry, Review};
+use crate::overlay::{ConfirmHow, Expiry, Merging, Review};
 use crate::protocol::{CheckPhase, CheckReply, ErrorBody, ErrorCode, Event, EventName, Outcome, Reply, Request};
 
 type Result<T> = std::result::Result<T, ErrorBody>;
@@ -155,7 +155,14 @@ fn confirm(ids: &[ChangeId], asker: &Asker, project: &Project) -> Result<Vec<Out
         return Ok(Vec::new());
     }
     let review = Review { by: project.overlay.asker(asker.pid, asker.uid), dry_run: false };
-    let how = ConfirmHow { force: false, wait: false, renew: false, review, expiry: Expiry::Ignore };
+    let how = ConfirmHow {
+        force: false,
+        wait: false,
+        renew: false,
+        review,
+        expiry: Expiry::Ignore,
+        merging: Merging::Refused,
+    };
     project.overlay.confirm(ids, &how)
 }
 

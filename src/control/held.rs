@@ -7,7 +7,7 @@ use super::find::{Identified, Known, Live, find};
 use super::{Asker, Project, rights};
 use crate::diff::Unreadable;
 use crate::model::{ChangeId, OperationId, RelPath};
-use crate::overlay::{ConfirmHow, Expiry, Members, Review};
+use crate::overlay::{ConfirmHow, Expiry, Members, Merging, Review};
 use crate::protocol::{
     Acted, ChangeDiff, DiffCut, DiffReply, DiffText, ErrorBody, ErrorCode, EventName, Outcome, Reply, Request,
     ReviewReply, Target,
@@ -99,6 +99,7 @@ pub fn confirm(request: &Request, asker: &Asker, project: &Project) -> Result<Ac
         renew: request.renew,
         review: review(request, asker, project),
         expiry: Expiry::Guard,
+        merging: Merging::Allowed,
     };
     act_on_chosen(request, project, |chosen| {
         let (chosen, waiting) = landing_together(request, chosen, project);

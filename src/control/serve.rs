@@ -9,7 +9,7 @@ use super::read::Receipt;
 use super::{Asker, Project};
 use super::{backups, blame, check, held, patch, read, rights, runs};
 use crate::model::{ChangeId, OperationId};
-use crate::overlay::{ConfirmHow, Expiry, UndoHow, Undone, no_such_operation};
+use crate::overlay::{ConfirmHow, Expiry, Merging, UndoHow, Undone, no_such_operation};
 use crate::protocol::{
     Acted, CheckPhase, Cut, ErrorBody, ErrorCode, Event, EventsReply, ExternalReply, FlushReply, FsckReply,
     HeldAtUnmount, LogReply, Op, Outcome, Problem, ReloadReply, Reply, Request, Response, UnmountReply, VERSION,
@@ -288,6 +288,7 @@ fn held_at_unmount(request: &Request, asker: &Asker, project: &Project) -> Resul
         renew: false,
         review: review(request, asker, project),
         expiry: Expiry::Ignore,
+        merging: Merging::Allowed,
     };
     looking_again(|| {
         let all = answers::held_rows(project);

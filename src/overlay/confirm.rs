@@ -20,6 +20,15 @@ pub struct ConfirmHow {
     pub wait: bool,
     pub renew: bool,
     pub expiry: Expiry,
+    pub merging: Merging,
+}
+
+/// Whether what lands may be more than what was held: with what others have made below of the same file (SPEC §9).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Merging {
+    Allowed,
+    /// It is to be what the view shows, where it was tested.
+    Refused,
 }
 
 /// One change on its way into lower. Its sides are open only while it is staged, but for what was merged, which has no
@@ -137,7 +146,7 @@ impl Overlay {
         }
         let (new, done) = match as_based || how.force {
             true => (new.closed(), Done::Applied),
-            false => (self.merged(change, &mut new, &mut present)?, Done::Merged),
+            false => (self.merged(change, &mut new, &mut present, how.merging)?, Done::Merged),
         };
         Ok(Landable { taken, new, present: present.closed(), done, backup: None })
     }

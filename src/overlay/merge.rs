@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 
+use super::confirm::Merging;
 use super::error::Context;
 use super::review::{Reviewed, Taken, failed, refused_at};
 use super::side::Side;
@@ -29,7 +30,13 @@ impl Overlay {
     }
 
     /// What comes out when the held change and the change below are put together; a refusal where they clash.
-    pub(super) fn merged(&self, change: &Taken, new: &mut Side, present: &mut Side) -> Reviewed<Side> {
+    pub(super) fn merged(
+        &self,
+        change: &Taken,
+        new: &mut Side,
+        present: &mut Side,
+        merging: Merging,
+    ) -> Reviewed<Side> {
         let path = &change.row.names[0];
         let refuse = |detail: Option<String>| {
             let message = format!("{path} was changed below since {} was based on it", change.held.id);
@@ -43,6 +50,15 @@ impl Overlay {
                 true => Ok(std::mem::take(new)),
                 false => Err(refuse(None)),
             };
+        }
+        if merging == Merging::Refused {
+            // Without the id as such, by which programs and people would be told that it can be forced.
+            let id = &change.held.id;
+            let why = format!(
+                "it was changed below since {id} was based on it, and the two together were not tested: confirm {id} by \
+                 itself, and check again"
+            );
+            return Err(refused_at(path, ErrorCode::Conflict, &why));
         }
         let mut merged = self.merge_texts(path, change.row.base.content, present, new, refuse)?;
         if change.row.looks.is_some() {

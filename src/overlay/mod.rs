@@ -118,7 +118,7 @@ use crate::sys::tree::Tree;
 use crate::sys::{file, process};
 
 pub use attributes::Attributes;
-pub use confirm::ConfirmHow;
+pub use confirm::{ConfirmHow, Merging};
 pub use error::{Error, Result};
 pub use expiry::Expiry;
 pub use handles::{HandleId, OpenFlags};

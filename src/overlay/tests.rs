@@ -299,6 +299,7 @@ const HOW: ConfirmHow = ConfirmHow {
     renew: false,
     review: Review { by: Writer { pid: 1, uid: 0, opened_by: None, written_by: None, session: None }, dry_run: false },
     expiry: Expiry::Guard,
+    merging: Merging::Allowed,
 };
 
 /// What a diff shows of a side that is small enough to be read.
@@ -625,6 +626,37 @@ fn a_confirm_merges_with_a_clean_change_below_and_refuses_a_clash() {
     assert_eq!(bench.lower("a"), Some(lines(100).replace("line 3\n", "outside\n")));
     bench.view().confirm(&[bench.only_id()], &ConfirmHow { force: true, ..HOW }).unwrap();
     assert_eq!(bench.lower("a"), Some(changed(100, 60)));
+}
+
+#[test]
+fn what_is_to_land_as_it_was_tested_is_not_merged() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 60));
+    let outside = lines(100).replace("line 99\n", "outside\n");
+    bench.put("a", &outside);
+    let tested = ConfirmHow { merging: Merging::Refused, ..HOW };
+    let refusal = bench.view().confirm(&[bench.only_id()], &tested).unwrap_err();
+    assert!(refusal.code == ErrorCode::Conflict && refusal.message.contains("not tested"), "{refusal:?}");
+    assert_eq!(bench.lower("a"), Some(outside));
+    // What somebody has made of it below as well is what was tested.
+    bench.put("a", &changed(100, 60));
+    bench.view().confirm(&[bench.only_id()], &tested).unwrap();
+}
+
+#[test]
+fn a_confirm_that_is_only_tried_is_not_told_as_refused() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 60));
+    bench.put("a", &lines(100).replace("line 3\n", "outside\n"));
+    let refused = |dry_run| {
+        let how = ConfirmHow { review: Review { dry_run, ..HOW.review }, ..HOW };
+        assert_eq!(bench.view().confirm(&[bench.only_id()], &how).unwrap_err().code, ErrorCode::Conflict);
+        let events = bench.view().store().events_since(0).unwrap();
+        events.iter().filter(|event| event.event == EventName::ConfirmFailed).count()
+    };
+    assert_eq!((refused(true), refused(false)), (0, 1));
 }
 
 #[test]

@@ -133,6 +133,22 @@ fn a_check_goes_on_under_a_signal_that_it_was_started_to_ignore() {
 }
 
 #[test]
+fn what_would_land_merged_is_not_what_the_command_has_seen() {
+    let scratch = mounted_scratch!();
+    let view = held_view(&scratch);
+    let outside = lines(100).replace("line 100\n", "outside\n");
+    scratch.write("b", &outside);
+    let told = view.cli(&["check", "--confirm", "--json", "--", "true"]).exits(5).json();
+    assert_eq!(told["error"]["code"], "conflict", "{told}");
+    assert_eq!((scratch.read("b"), scratch.read("src/a")), (outside, lines(100)));
+    assert_eq!(view.held().len(), 2);
+    // By whom it is looked at it is merged, as ever.
+    view.cli(&["confirm", "b"]).ok();
+    view.cli(&["check", "--confirm", "--", "true"]).ok();
+    view.assert_landed("src/a", &with_changed_lines(&lines(100), 90));
+}
+
+#[test]
 fn what_moves_while_the_command_runs_keeps_everything_from_landing() {
     let scratch = mounted_scratch!();
     let view = held_view(&scratch);
