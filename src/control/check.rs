@@ -1,11 +1,12 @@
 //! Answers `check`: records what a command said of the view, and lands what it tested if that is still all there is.
 //!
 //! Who runs the command is the client. What it tested is named by a token, which is the number of the last event before
-//! it started and a hash of the ids and names of all that was held: ids name exact content, a further name leaves an id as
-//! it is, and whatever else changes in the project by way of the view, or to a file that fettlefs knows, leaves an event.
+//! it started and a hash of the exact contents and the names of all that was held: an id is only the beginning of what it
+//! stands for, and a further name leaves it as it is. Whatever else changes in the project by way of the view, or to a
+//! file that fettlefs knows, leaves an event.
 //! So nothing is remembered between two requests, and a daemon that was restarted meanwhile is seen by its own events.
 
-use super::answers::{self, failed};
+use super::answers::{self, HeldRow, failed};
 use super::{Asker, Project, rights};
 use crate::model::{ChangeId, Digest, Reason, RelPath};
 use crate::overlay::{ConfirmHow, Expiry, Merging, Review};
@@ -31,7 +32,7 @@ impl Tested {
     /// The number first: what changes between the two looks is then taken for moved.
     fn now(project: &Project) -> Result<Self> {
         let seq = project.overlay.store().last_seq().map_err(failed)?;
-        Ok(Self { seq, held: digest_of(&held_names(project)) })
+        Ok(Self { seq, held: digest_of(&held_names(&answers::held_rows(project))) })
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -46,25 +47,24 @@ impl std::fmt::Display for Tested {
     }
 }
 
-/// A held change and the names by which it lands.
-type Named = (ChangeId, Vec<RelPath>);
+/// The hash that the id of a held change is the beginning of, and the names by which it lands.
+type Named = (Digest, Vec<RelPath>);
 
-fn held_names(project: &Project) -> Vec<Named> {
-    answers::held_rows(project).iter().map(|row| (row.id().clone(), row.row().names.clone())).collect()
+fn held_names(rows: &[HeldRow]) -> Vec<Named> {
+    rows.iter().filter_map(|row| Some((row.row().full_id()?, row.row().names.clone()))).collect()
 }
 
 fn digest_of(held: &[Named]) -> Digest {
-    let mut held: Vec<Vec<&[u8]>> = held
+    let mut held: Vec<Vec<u8>> = held
         .iter()
-        .map(|(id, names)| {
+        .map(|(full, names)| {
             let mut names: Vec<&[u8]> = names.iter().map(RelPath::as_bytes).collect();
             names.sort_unstable();
-            [id.as_str().as_bytes()].into_iter().chain(names).collect()
+            // No name has a zero byte in it, and none is empty.
+            [full.to_string().as_bytes(), &names.join(&0)].join(&0)
         })
         .collect();
     held.sort_unstable();
-    // No name has a zero byte in it, and none is empty.
-    let held: Vec<Vec<u8>> = held.iter().map(|change| change.join(&0)).collect();
     Digest::of(&held.join(&[0, 0][..]))
 }
 
@@ -124,10 +124,10 @@ fn promote(request: &Request, asker: &Asker, project: &Project) -> Result<CheckR
     if !rights::may_change(asker, project) {
         return Err(ErrorBody::new(ErrorCode::NotPermitted, "promote: you may not confirm changes of this project"));
     }
-    let held = held_names(project);
-    let ids: Vec<ChangeId> = held.iter().map(|(id, _)| id.clone()).collect();
+    let rows = answers::held_rows(project);
+    let ids: Vec<ChangeId> = rows.iter().map(|row| row.id().clone()).collect();
     record(EventName::PromoteStarted, changes(ids.len()), asker, project)?;
-    let promoted = check_still(&tested, &held, project).and_then(|()| confirm(&ids, asker, project));
+    let promoted = check_still(&tested, &held_names(&rows), project).and_then(|()| confirm(&ids, asker, project));
     match promoted {
         Ok(outcomes) => {
             record(EventName::PromoteSucceeded, changes(outcomes.len()), asker, project)?;
@@ -241,7 +241,7 @@ fn reply(
     held.truncate(answers::HELD_TOLD_MAX);
     let phase = request.phase.unwrap_or(CheckPhase::Started);
     let moved = match phase {
-        CheckPhase::Passed => moved(tested, &held_names(project), project)?,
+        CheckPhase::Passed => moved(tested, &held_names(&answers::held_rows(project)), project)?,
         CheckPhase::Started | CheckPhase::Failed | CheckPhase::Promote => Vec::new(),
     };
     let may_promote = rights::may_change(asker, project);
@@ -269,15 +269,17 @@ mod tests {
     #[test]
     fn a_token_is_read_as_it_was_written_and_nothing_else_is_one() {
         let path = |name: &str| RelPath::parse(name.as_bytes()).unwrap();
-        let named = |id, names: &[&str]| (ChangeId::parse(id).unwrap(), names.iter().map(|name| path(name)).collect());
-        let held: [Named; 2] = [named("b1b2c3d4", &["f", "g"]), named("a1b2c3d4", &["h"])];
+        let named = |content: &str, names: &[&str]| {
+            (Digest::of(content.as_bytes()), names.iter().map(|name| path(name)).collect())
+        };
+        let held: [Named; 2] = [named("b", &["f", "g"]), named("a", &["h"])];
         let tested = Tested { seq: 412, held: digest_of(&held) };
         assert_eq!(Tested::parse(&tested.to_string()), Some(tested.clone()));
         let [b, a] = held.clone();
         assert_eq!(digest_of(&[a, b]), tested.held, "in whatever order they are listed");
         assert_ne!(digest_of(&held[..1]), tested.held);
-        let others = [named("b1b2c3d4", &["f"]), named("a1b2c3d4", &["h", "g"])];
-        assert_ne!(digest_of(&others), tested.held, "the same ids by other names");
+        let others = [named("b", &["f"]), named("a", &["h", "g"])];
+        assert_ne!(digest_of(&others), tested.held, "the same contents by other names");
         for text in ["", "412", "412-", "-", "x-00", &format!("412{}", tested.held)] {
             assert_eq!(Tested::parse(text), None, "{text}");
         }

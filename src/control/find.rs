@@ -2,7 +2,7 @@
 //!
 //! Pure but for what it is given to ask: callers say what lives, what became of other ids and which paths exist.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use globset::{GlobBuilder, GlobMatcher};
 
@@ -27,6 +27,8 @@ pub trait Known {
     fn within(&self, path: &RelPath) -> Vec<Self::Change>;
     /// What lives under this very id.
     fn held_as(&self, id: &ChangeId) -> Option<Self::Change>;
+    /// The ids that begin so, also of what lives no more.
+    fn ids_beginning_with(&self, digits: &ChangeId) -> BTreeSet<ChangeId>;
     /// What lives and is wanted: all of it is looked through.
     fn held(&self, wanted: &dyn Fn(Live<'_>) -> bool) -> Vec<Self::Change>;
     /// What became of an id that may be shortened.
@@ -55,7 +57,7 @@ pub fn find<K: Known>(targets: &[Target], known: &K) -> Result<Vec<K::Change>, E
 fn find_one<K: Known>(target: &Target, known: &K) -> Result<Vec<K::Change>, ErrorBody> {
     let by_path = target.path.as_ref().map(|path| known.within(path)).unwrap_or_default();
     let id = target.id.as_deref().and_then(ChangeId::parse);
-    let by_id = id.as_ref().map(|id| beginning_with(id, known)).unwrap_or_default();
+    let ById { live: by_id, count } = id.as_ref().map_or_else(ById::none, |id| by_id(id, known));
     let of_operation = operation_of(target).map(|operation| held_of(operation, known)).unwrap_or_default();
     let is_by_path = |named: &[K::Change]| by_path.iter().map(K::Change::id).eq(named.iter().map(K::Change::id));
     match (by_path.as_slice(), by_id.as_slice(), of_operation.as_slice()) {
@@ -65,8 +67,8 @@ fn find_one<K: Known>(target: &Target, known: &K) -> Result<Vec<K::Change>, Erro
         ([_, ..], _, _) => {
             return Err(ambiguous(target, "is a path and an operation at once; write the path as ./PATH"));
         }
-        ([], [_], _) => return Ok(by_id),
-        ([], [_, ..], _) => return Err(ambiguous(target, &format!("is the beginning of {} ids", by_id.len()))),
+        ([], [_], _) if count == 1 => return Ok(by_id),
+        ([], [_, ..], _) => return Err(ambiguous(target, &format!("is the beginning of {count} ids"))),
         ([], [], [_, ..]) => return Ok(of_operation),
         ([], [], []) => {}
     }
@@ -89,12 +91,31 @@ fn held_of<K: Known>(operation: OperationId, known: &K) -> Vec<K::Change> {
     known.held(&|live| live.operation == Some(operation))
 }
 
-/// A whole id is itself, even where a longer one begins with it.
-fn beginning_with<K: Known>(prefix: &ChangeId, known: &K) -> Vec<K::Change> {
-    match known.held_as(prefix) {
-        Some(exact) => vec![exact],
-        None => known.held(&|live| live.id.as_str().starts_with(prefix.as_str())),
+/// What digits may mean.
+struct ById<C> {
+    live: Vec<C>,
+    /// Of the ids that they begin, also of what lives no more.
+    count: usize,
+}
+
+impl<C> ById<C> {
+    fn none() -> Self {
+        Self { live: Vec::new(), count: 0 }
     }
+}
+
+/// A whole id is itself, even where a longer one begins with it, and though it lives no more: what came after it has not
+/// been looked at.
+fn by_id<K: Known>(digits: &ChangeId, known: &K) -> ById<K::Change> {
+    if let Some(exact) = known.held_as(digits) {
+        return ById { live: vec![exact], count: 1 };
+    }
+    let ids = known.ids_beginning_with(digits);
+    if ids.contains(digits) {
+        return ById::none();
+    }
+    let live = known.held(&|live| live.id.as_str().starts_with(digits.as_str()));
+    ById { count: ids.len().max(live.len()), live }
 }
 
 /// A target's glob. What is no glob, as `a[b`, may still be a path.

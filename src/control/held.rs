@@ -1,6 +1,6 @@
 //! Held changes: what is named of them, what they would do, and what somebody decides about them.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use super::answers::{self, HeldRow, failed};
 use super::find::{Identified, Known, Live, find};
@@ -307,6 +307,10 @@ impl Known for Project {
 
     fn held_as(&self, id: &ChangeId) -> Option<HeldRow> {
         answers::held_row(self, id)
+    }
+
+    fn ids_beginning_with(&self, digits: &ChangeId) -> BTreeSet<ChangeId> {
+        self.overlay.ids_beginning_with(digits)
     }
 
     fn held(&self, wanted: &dyn Fn(Live<'_>) -> bool) -> Vec<HeldRow> {

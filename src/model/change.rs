@@ -86,7 +86,7 @@ pub const ID_DIGITS: usize = 8;
 pub const ID_PREFIX_MIN: usize = 4;
 
 impl ChangeId {
-    /// The hash an id is a prefix of, as 64 hex digits. `base` and `new` are absent where there is no content, `looks`
+    /// The hash that an id is the beginning of, in hex digits. `base` and `new` are absent where there is no content, `looks`
     /// where the change brings none of its own ([`super::Looks::digest`]).
     pub fn full(
         path: &RelPath,
@@ -94,7 +94,7 @@ impl ChangeId {
         base: Option<Digest>,
         new: Option<Digest>,
         looks: Option<Digest>,
-    ) -> String {
+    ) -> Digest {
         let mut hasher = Hasher::default();
         hasher.update(path.as_bytes());
         hasher.update(b"\0");
@@ -109,7 +109,7 @@ impl ChangeId {
             hasher.update(b"\0looks\0");
             hasher.update(digest.as_bytes());
         }
-        hasher.finish().to_string()
+        hasher.finish()
     }
 
     /// Takes 4 to 64 lower-case hex digits.

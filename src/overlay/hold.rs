@@ -1,6 +1,5 @@
 //! Holding: a change gets its id and its reasons and waits for review; lower stays as it was.
 
-use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use super::compare::Comparison;
@@ -150,7 +149,7 @@ impl Overlay {
         comparison.reasons.dedup();
         let kind = comparison.kind();
         let full = ChangeId::full(&comparison.path, kind, old, new, looks);
-        let id = self.state.lock().unused_id(&full, job.row.id, &BTreeSet::new())?;
+        let id = self.state.lock().unused_id(full, job.row.id)?;
         let now = store::now_millis();
         let same = job.row.held.as_ref().filter(|held| held.id == id);
         let measure = comparison.measure;
@@ -219,7 +218,7 @@ impl Overlay {
         let now = store::now_millis();
         let full = ChangeId::full(&path, ChangeKind::Structure, None, None, None);
         // By itself: what follows takes the lock, too.
-        let unused = self.state.lock().unused_id(&full, id, &BTreeSet::new())?;
+        let unused = self.state.lock().unused_id(full, id)?;
         let part = self.part_of(&path, by, Doing::Hold);
         row.held = Some(Held {
             id: unused,
@@ -291,15 +290,16 @@ impl State {
         }
     }
 
-    /// The first digits of `full` that no other live change has, nor any of `also`.
-    pub(super) fn unused_id(&self, full: &str, own: UpperId, also: &BTreeSet<ChangeId>) -> Result<ChangeId> {
-        let taken = |digits: &ChangeId| {
-            let next = also.range(digits..).next();
-            self.uppers.has_change(digits, own) || next.is_some_and(|id| id.as_str().starts_with(digits.as_str()))
-        };
-        let mut ids = (ID_DIGITS..=full.len()).filter_map(|length| ChangeId::parse(&full[..length]));
-        let unused = ids.clone().find(|id| !taken(id)).or_else(|| ids.next_back());
-        unused.ok_or(Error::Internal("the hash of a change gives no id"))
+    /// The first digits of `full` that no other live change has, and that never stood for anything else. From now on they
+    /// stand for this.
+    pub(super) fn unused_id(&mut self, full: Digest, own: UpperId) -> Result<ChangeId> {
+        let digits = full.to_string();
+        let is_unused = |id: &ChangeId| !self.uppers.has_change(id, own) && !self.given_ids.is_anothers(id, full);
+        let mut ids = (ID_DIGITS..=digits.len()).filter_map(|length| ChangeId::parse(&digits[..length]));
+        let unused = ids.clone().find(is_unused).or_else(|| ids.next_back());
+        let unused = unused.ok_or(Error::Internal("the hash of a change gives no id"))?;
+        self.given_ids.note(unused.clone(), full);
+        Ok(unused)
     }
 
     /// What hides an older source of a rename, which is judged by itself when its target is held. A death between the two

@@ -123,11 +123,12 @@ impl Overlay {
         how: &UndoHow,
     ) -> Reviewed<Option<Returning<'a>>> {
         let path = &row.names[0];
-        let there = {
+        let (there, is_anothers) = {
             let state = self.state.lock();
             let there = row.names.iter().find_map(|name| state.uppers.at(name));
             let held = |id| state.uppers.get(id).and_then(|upper| upper.row.held.as_ref()).map(|held| held.id.clone());
-            there.map(|upper| (upper, held(upper)))
+            let is_live = row.held.as_ref().is_some_and(|held| state.uppers.by_id(&held.id).is_some());
+            (there.map(|upper| (upper, held(upper))), is_live)
         };
         let instead = match (there, &row.held) {
             (None, _) => None,
@@ -137,6 +138,14 @@ impl Overlay {
                 return Err(refused_at(path, ErrorCode::Conflict, "something else is held or being written there"));
             }
         };
+        if is_anothers {
+            // What somebody has looked at under an id is all that it may mean.
+            return Err(refused_at(
+                path,
+                ErrorCode::Conflict,
+                "its id stands for another change by now: decide about that",
+            ));
+        }
         let below = self.lower.stat(path).map_err(|err| failed(path, &err.into()))?;
         let coming = plan.coming(path);
         let stands = match &coming {

@@ -4,7 +4,6 @@
 //! chosen ones; what stays, when some go, is the old content with the others. So the two always add up to what was
 //! reviewed, and choosing all of them is the change as a whole.
 
-use std::collections::BTreeSet;
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -70,7 +69,7 @@ impl Split<'_> {
         let hunks = diff::hunks(old, text).len() as u64;
         let held = self.change.held.clone();
         let full = ChangeId::full(&row.names[0], ChangeKind::Modify, row.base.digest(), Some(new), held.looks);
-        let id = overlay.state.lock().unused_id(&full, self.change.row.id, &BTreeSet::new())?;
+        let id = overlay.state.lock().unused_id(full, self.change.row.id)?;
         let held = Held { id, insertions, deletions, old_lines, hunks, new: Some(new), ..held };
         Ok(UpperRow { held: Some(held), ..row })
     }

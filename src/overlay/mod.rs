@@ -44,6 +44,7 @@ mod heritage;
 mod hold;
 mod hold_again;
 mod hunks;
+mod ids;
 mod inode;
 mod inspected;
 mod judging;
@@ -145,6 +146,7 @@ use bursts::Bursts;
 use external::{Doubts, Heralded};
 use goes::Goes;
 use handles::Handle;
+use ids::GivenIds;
 use inspected::Inspected;
 use judging::Judgings;
 use nodes::Nodes;
@@ -242,6 +244,7 @@ pub struct Overlay {
 struct State {
     nodes: Nodes,
     uppers: Uppers,
+    given_ids: GivenIds,
     handles: HashMap<HandleId, Arc<Handle>>,
     handle_last: u64,
     /// What landed a moment ago.
@@ -325,11 +328,13 @@ impl Overlay {
     fn load(&self) -> Result<()> {
         let rows = self.store.load_upper()?;
         let (anchors, moved_dirs) = (self.store.load_anchors()?, self.store.load_moved_dirs()?);
+        let given_ids = self.store.load_given_ids()?;
         let mut interrupted = Vec::new();
         {
             let mut state = self.state.lock();
             state.know(anchors);
             state.past.know_dirs(moved_dirs);
+            given_ids.into_iter().for_each(|(id, full)| state.given_ids.note(id, full));
             for row in rows {
                 interrupted.extend(self.is_interrupted(&row).then_some(row.id));
                 self.store.note_room(row.id);
@@ -551,6 +556,7 @@ impl State {
         Ok(Self {
             nodes: Nodes::new(lower)?,
             uppers: Uppers::new(births),
+            given_ids: GivenIds::default(),
             handles: HashMap::new(),
             handle_last: 0,
             windows: Windows::default(),

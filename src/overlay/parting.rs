@@ -100,7 +100,7 @@ impl Overlay {
         kept: Vec<(StagedContent, Backup)>,
         enter: impl FnOnce(&mut State) -> T,
     ) -> Result<(T, Parted)> {
-        let RenamedRows { rows, epilogue: mut recorded, .. } = state.parted_rows(&departures)?;
+        let RenamedRows { rows, epilogue: mut recorded } = state.parted_rows(&departures)?;
         recorded.add(epilogue);
         let Some(one) = self.move_below_of(&departures)? else {
             self.store.record_keeping(&recorded, &kept)?;

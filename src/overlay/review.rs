@@ -4,7 +4,7 @@
 //! Several changes are one transaction: either all of them land, durably, or lower and the view are as they were.
 //! Rights are not asked here. Answers are the protocol's own, so that nobody translates them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -139,6 +139,11 @@ impl Overlay {
     pub fn held_as(&self, id: &ChangeId) -> Option<UpperRow> {
         let state = self.state.lock();
         state.uppers.by_id(id).and_then(|upper| state.uppers.get(upper)).map(|upper| upper.row.clone())
+    }
+
+    /// The ids that begin so of what waits, or has waited.
+    pub fn ids_beginning_with(&self, digits: &ChangeId) -> BTreeSet<ChangeId> {
+        self.state.lock().given_ids.beginning_with(digits).cloned().collect()
     }
 
     pub fn sides(&self, row: &UpperRow) -> Reviewed<Sides> {

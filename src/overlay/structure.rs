@@ -6,7 +6,7 @@
 //! of their own, held for their parent. One that takes the place of a held deletion is one change with it: when it goes,
 //! the deletion waits as before; when it lands, the deletion does.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -248,7 +248,7 @@ impl Overlay {
             if state.uppers.in_dir(path).any(|(_, id)| shows(id)) {
                 return Err(Error::Errno(libc::ENOTEMPTY));
             }
-            let left = self.deletion_left(&state, &row)?;
+            let left = self.deletion_left(&mut state, &row)?;
             let fate = match left.as_ref().and_then(|left| left.held.as_ref()) {
                 Some(deletion) => Fate::Superseded { by: deletion.id.clone() },
                 None => Fate::Removed,
@@ -283,7 +283,7 @@ impl Overlay {
     }
 
     /// The deletion whose place `row` took, as it waits once that gives it up.
-    fn deletion_left(&self, state: &State, row: &UpperRow) -> Result<Option<UpperRow>> {
+    fn deletion_left(&self, state: &mut State, row: &UpperRow) -> Result<Option<UpperRow>> {
         if row.base.below == Below::Nothing {
             return Ok(None);
         }
@@ -320,7 +320,7 @@ impl Overlay {
             if state.uppers.at(&from.path) != Some(id) || state.uppers.at(&to.path) != to.upper() {
                 return Err(Error::Errno(libc::ESTALE));
             }
-            let moved = self.moved(&state, (from, to), id, caller)?;
+            let moved = self.moved(&mut state, (from, to), id, caller)?;
             self.store.record_epilogue(&moved.epilogue)?;
             if let Some(replaced) = &moved.replaced {
                 state.uppers.remove(replaced.id);
@@ -358,7 +358,7 @@ impl Overlay {
         refusal.map_or(Ok(()), |errno| Err(Error::Errno(errno)))
     }
 
-    fn moved(&self, state: &State, (from, to): (&End, &End), id: UpperId, caller: &Caller) -> Result<Moved> {
+    fn moved(&self, state: &mut State, (from, to): (&End, &End), id: UpperId, caller: &Caller) -> Result<Moved> {
         let inside: Vec<UpperId> = state.uppers.within(&from.path).into_iter().filter(|inside| *inside != id).collect();
         let (mut rows, mut epilogue) = state.renamed_rows(&inside, &[Move { from: &from.path, to: &to.path }])?;
         let row = state.uppers.get(id).map(|upper| upper.row.clone()).ok_or(Error::Errno(libc::ESTALE))?;
@@ -420,7 +420,7 @@ impl State {
     /// A change without new content as it waits for review, under the id that its path, its kind and what it is based on
     /// make. What it tells of the old content it has from what was held before.
     fn waiting(
-        &self,
+        &mut self,
         mut row: UpperRow,
         kind: ChangeKind,
         mut reasons: Vec<Reason>,
@@ -429,7 +429,7 @@ impl State {
         reasons.sort();
         reasons.dedup();
         let full = ChangeId::full(&row.names[0], kind, row.base.digest(), None, None);
-        let id = self.unused_id(&full, row.id, &BTreeSet::new())?;
+        let id = self.unused_id(full, row.id)?;
         let now = store::now_millis();
         let before = row.held.take();
         let count = |count: fn(&Held) -> u64| before.as_ref().map_or(0, count);

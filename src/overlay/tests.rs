@@ -10,6 +10,7 @@ mod faults;
 mod findings;
 mod goes;
 mod hunks;
+mod ids;
 mod inodes;
 mod inspected;
 mod leaves;

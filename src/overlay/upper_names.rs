@@ -1,36 +1,33 @@
 //! Upper entries under other names. A held change has its path in its id: under a new one it is a new change (SPEC §4.7).
 
-use std::collections::BTreeSet;
-
 use super::carry::Move;
 use super::parting::{Departure, Parting};
-use super::uppers::Upper;
 use super::{Error, Result, State};
-use crate::model::{ChangeId, ChangeKind, RelPath};
+use crate::model::{ChangeKind, RelPath};
 use crate::store::{Base, Below, Epilogue, Fate, Held, UpperId, UpperRow};
 
 /// Upper entries as they will be.
 #[derive(Default)]
 pub(super) struct RenamedRows {
     pub rows: Vec<UpperRow>,
-    /// The new ids among them.
-    changes: BTreeSet<ChangeId>,
     pub epilogue: Epilogue,
 }
 
 impl State {
     /// Upper entries as they will be once each path of `moves` is called by its new name, and what the database shall
     /// say of them. A held change has its path in its id: under a new name it is a new change (SPEC §4.7).
-    pub(super) fn renamed_rows(&self, ids: &[UpperId], moves: &[Move<'_>]) -> Result<(Vec<UpperRow>, Epilogue)> {
+    pub(super) fn renamed_rows(&mut self, ids: &[UpperId], moves: &[Move<'_>]) -> Result<(Vec<UpperRow>, Epilogue)> {
         let mut renamed = RenamedRows::default();
-        for upper in ids.iter().filter_map(|id| self.uppers.get(*id)) {
-            self.call(upper, moved(&upper.row, moves), &mut renamed)?;
+        for id in ids {
+            if let Some(row) = self.uppers.get(*id).map(|upper| moved(&upper.row, moves)) {
+                self.call(row, &mut renamed)?;
+            }
         }
         Ok((renamed.rows, renamed.epilogue))
     }
 
     /// The same for changes that go on without a name each; `ESTALE` where one has gone.
-    pub(super) fn parted_rows(&self, departures: &[Departure]) -> Result<RenamedRows> {
+    pub(super) fn parted_rows(&mut self, departures: &[Departure]) -> Result<RenamedRows> {
         let mut renamed = RenamedRows::default();
         for Departure { id, path, parting } in departures {
             let upper = self.uppers.get(*id).ok_or(Error::Errno(libc::ESTALE))?;
@@ -40,35 +37,35 @@ impl State {
                 Parting::Moves(ends) => moved(&upper.row, &[Move { from: path, to: &ends[1].path }]),
                 Parting::Leaves => left(&upper.row, path),
             };
-            self.call(upper, row, &mut renamed)?;
+            self.call(row, &mut renamed)?;
         }
         Ok(renamed)
     }
 
     /// The same for one whose file leaves the name `gone` below and has `first`: what it left is made again when it lands.
-    pub(super) fn unmade(&self, id: UpperId, gone: &RelPath, first: &RelPath) -> Result<(UpperRow, Epilogue)> {
+    pub(super) fn unmade(&mut self, id: UpperId, gone: &RelPath, first: &RelPath) -> Result<(UpperRow, Epilogue)> {
         let upper = self.uppers.get(id).ok_or(Error::Errno(libc::ESTALE))?;
         let others = upper.row.names.iter().filter(|name| *name != gone && *name != first);
         let names = [first].into_iter().chain(others).chain([gone]).cloned().collect();
+        let row = UpperRow { names, ..upper.row.clone() };
         let mut renamed = RenamedRows::default();
-        self.call(upper, UpperRow { names, ..upper.row.clone() }, &mut renamed)?;
+        self.call(row, &mut renamed)?;
         let row = renamed.rows.pop().ok_or(Error::Errno(libc::ESTALE))?;
         Ok((row, renamed.epilogue))
     }
 
     /// The same for one entry, which is to be `row`.
-    fn call(&self, upper: &Upper, mut row: UpperRow, renamed: &mut RenamedRows) -> Result<()> {
-        let RenamedRows { rows, changes, epilogue } = renamed;
-        let was = &upper.row.names[0];
-        if let Some(held) = row.held.as_mut().filter(|_| row.names[0] != *was) {
-            let full = ChangeId::full(&row.names[0], held.kind, row.base.digest(), held.new, held.looks);
-            let old = std::mem::replace(&mut held.id, self.unused_id(&full, row.id, changes)?);
-            changes.insert(held.id.clone());
-            if old != held.id {
-                epilogue.verdicts.push((old, was.clone(), Fate::Superseded { by: held.id.clone() }));
-            }
+    fn call(&mut self, mut row: UpperRow, renamed: &mut RenamedRows) -> Result<()> {
+        let RenamedRows { rows, epilogue } = renamed;
+        let upper = self.uppers.get(row.id).ok_or(Error::Errno(libc::ESTALE))?;
+        let (was, has_row) = (upper.row.names[0].clone(), upper.has_row());
+        if let Some(full) = row.full_id().filter(|_| row.names[0] != was) {
+            let id = self.unused_id(full, row.id)?;
+            let old = row.held.as_mut().map(|held| std::mem::replace(&mut held.id, id.clone()));
+            let superseded = old.filter(|old| *old != id).map(|old| (old, was, Fate::Superseded { by: id }));
+            epilogue.verdicts.extend(superseded);
         }
-        if upper.has_row() {
+        if has_row {
             // One without has landed, and is only open still, or is recorded by the judgement that is coming.
             epilogue.save.push(row.clone());
         }

@@ -401,7 +401,7 @@ fn check_held(found: &mut Findings, row: &UpperRow, content: Option<Digest>) {
     found.check(held.new == content, FaultKind::Held, &about, || {
         format!("{} has other content than was held", row.names[0])
     });
-    let full = ChangeId::full(&row.names[0], held.kind, row.base.digest(), held.new, held.looks);
+    let full = row.full_id().map(|full| full.to_string()).unwrap_or_default();
     let named = about.len() >= ID_DIGITS && full.starts_with(&about);
     found.check(named, FaultKind::Held, &about, || format!("is not the id of {}, which is {full}", row.names[0]));
 }

@@ -63,6 +63,7 @@ CREATE TABLE IF NOT EXISTS reading (id INTEGER PRIMARY KEY, uid INTEGER NOT NULL
                                     path BLOB NOT NULL, sha256 TEXT NOT NULL, own TEXT, size INTEGER NOT NULL,
                                     bytes BLOB NOT NULL, UNIQUE (uid, session, path)) STRICT;
 CREATE TABLE IF NOT EXISTS inspection (operation INTEGER PRIMARY KEY, row TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS given_id (id TEXT PRIMARY KEY, sha256 TEXT NOT NULL) STRICT, WITHOUT ROWID;
 ";
 
 const FILE: &str = "fettle.db";

@@ -273,6 +273,7 @@ impl Store {
             gone += self.database.lock().write(|tx| let_go(tx, batch, &needed))?;
         }
         self.forget_verdicts()?;
+        self.forget_given_ids()?;
         // What is left is counted anew.
         *self.purging.measured.lock() = Measured::default();
         Ok(gone)

@@ -24,6 +24,7 @@ mod events;
 mod followers;
 mod fulfilment;
 mod halt;
+mod ids;
 mod inspections;
 mod journal;
 mod landing;

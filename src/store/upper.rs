@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Context, Error, Result, Store};
+use super::{Context, Error, Result, Store, ids};
 use crate::model::{ChangeId, ChangeKind, Digest, Looks, OperationId, Reason, RelPath, Stamp, Timestamp};
 use crate::protocol::Program;
 use crate::sys::Mode;
@@ -284,6 +284,12 @@ impl UpperRow {
         is_structure && self.what == What::Whiteout
     }
 
+    /// The hash that its id is the beginning of; none where it does not wait.
+    pub fn full_id(&self) -> Option<Digest> {
+        let held = self.held.as_ref()?;
+        Some(ChangeId::full(&self.names[0], held.kind, self.base.digest(), held.new, held.looks))
+    }
+
     pub fn further_names(&self) -> &[RelPath] {
         &self.names[1..]
     }
@@ -391,7 +397,7 @@ pub(super) fn to_row<T: Serialize>(value: &T) -> Result<String> {
 pub(super) fn put(tx: &Transaction<'_>, row: &UpperRow) -> Result<()> {
     let mut statement = tx.prepare_cached("INSERT OR REPLACE INTO upper (id, row) VALUES (?1, ?2)")?;
     statement.execute((row.id.number(), to_row(row)?))?;
-    Ok(())
+    ids::put(tx, row)
 }
 
 pub(super) fn delete(tx: &Transaction<'_>, id: UpperId) -> Result<()> {

@@ -22,12 +22,13 @@ pub struct Verdict {
 }
 
 impl Store {
-    /// The latest fate of an id, whatever the clock did meanwhile; `prefix` may be shortened. None where no id ever began so.
+    /// The latest fate of an id, whatever the clock did meanwhile; `prefix` may be shortened, and is an id itself where there
+    /// is such a one. None where no id ever began so.
     pub fn verdict(&self, prefix: &ChangeId) -> Result<Option<Verdict>> {
         let database = self.reading()?;
         let mut statement = database.reader().prepare_cached(
             "SELECT id, path, fate, successor, at FROM verdict WHERE id >= ?1 AND id < ?1 || 'g'
-             ORDER BY rowid DESC LIMIT 1",
+             ORDER BY id = ?1 DESC, rowid DESC LIMIT 1",
         )?;
         let row = statement.query_row([prefix.as_str()], |row| {
             let columns: (String, Vec<u8>, String, Option<String>, i64) =

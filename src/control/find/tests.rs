@@ -41,6 +41,8 @@ fn held() -> Vec<Change> {
         // In a directory that is called like the operation of others, and in one that is called like its own.
         one("70000003", &["op7/tasks.json"]),
         of("op8", one("80000001", &["op8/only"])),
+        // One that begins with the id of another, which lives no more.
+        one("dead0001f", &["forged"]),
     ];
     let numbered = all.into_iter().enumerate();
     numbered.map(|(place, (id, names, operation))| Change { id, names, operation, place }).collect()
@@ -57,6 +59,11 @@ impl Known for Past {
 
     fn held_as(&self, id: &ChangeId) -> Option<Change> {
         held().into_iter().find(|change| change.id == *id)
+    }
+
+    fn ids_beginning_with(&self, digits: &ChangeId) -> BTreeSet<ChangeId> {
+        let all = held().into_iter().map(|change| change.id).chain([id("dead0001")]);
+        all.filter(|id| id.as_str().starts_with(digits.as_str())).collect()
     }
 
     fn held(&self, wanted: &dyn Fn(Live<'_>) -> bool) -> Vec<Change> {
@@ -108,13 +115,14 @@ fn an_argument_is_a_path_then_an_id_then_a_glob() {
     check(&["src/a.rs"], Ok(&[0]));
     check(&["src/other-name"], Ok(&[1]));
     check(&["src"], Ok(&[0, 1]));
-    check(&[""], Ok(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]));
+    check(&[""], Ok(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]));
     check(&["a1b2c"], Ok(&[0]));
     check(&["a1b2ffff"], Ok(&[1]));
     check(&["00aa00aa"], Ok(&[5]));
     check(&["src/*.rs"], Ok(&[0]));
     check(&["src/**/*.rs"], Ok(&[0, 1]));
-    check(&["*"], Ok(&[2, 3, 4, 5, 6, 7, 8]));
+    check(&["*"], Ok(&[2, 3, 4, 5, 6, 7, 8, 11]));
+    check(&["dead0001f"], Ok(&[11]));
     check(&["7777"], Ok(&[4]));
     check(&["op7/tasks.json"], Ok(&[9]));
     check(&["op8"], Ok(&[10]));
@@ -132,6 +140,7 @@ fn what_could_be_two_things_is_refused() {
     check(&["0011"], Err((ErrorCode::Ambiguous, message)));
     let message = "op7 is a path and an operation at once; write the path as ./PATH";
     check(&["op7"], Err((ErrorCode::Ambiguous, message)));
+    check(&["dead0"], Err((ErrorCode::Ambiguous, "dead0 is the beginning of 2 ids")));
 }
 
 #[test]

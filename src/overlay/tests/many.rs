@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::*;
-use crate::model::RelPath;
+use crate::model::{Digest, RelPath};
 use crate::overlay::carry::Move;
 use crate::overlay::uppers::Upper;
 use crate::store::{UpperId, UpperRow};
@@ -16,6 +16,11 @@ const LONG: Duration = Duration::from_secs(30);
 
 fn id(digits: &str) -> ChangeId {
     ChangeId::parse(digits).unwrap()
+}
+
+/// The hash that begins with these digits, and is none of what a file has.
+fn full(digits: &str) -> Digest {
+    Digest::parse(&format!("{digits:0<64}")).unwrap()
 }
 
 fn upper_id(number: usize) -> UpperId {
@@ -42,10 +47,10 @@ fn what_is_done_to_one_change_looks_at_no_other() {
     let begun = std::time::Instant::now();
     for number in 1..=MANY {
         let digits = format!("{:08x}", number * 97);
-        let (dir, full) = (RelPath::parse(b"d").unwrap(), format!("{digits}{}", "0".repeat(56)));
+        let dir = RelPath::parse(b"d").unwrap();
         let row = another(&row, number, &format!("d/{number}"), &digits);
         state.uppers.insert(Upper::written(row));
-        assert_eq!(state.unused_id(&full, upper_id(number), &BTreeSet::new()).unwrap(), id(&digits));
+        assert_eq!(state.unused_id(full(&digits), upper_id(number)).unwrap(), id(&digits));
         assert_eq!(state.uppers.dirs_in(&dir).made, 0);
     }
     let ids: Vec<UpperId> = (1..=MANY).map(upper_id).collect();
@@ -65,18 +70,19 @@ fn an_id_is_as_long_as_tells_it_from_all_others() {
     let kept = std::mem::take(&mut state.uppers);
     state.uppers.insert(Upper::written(another(&row, 1, "a", "aaaaaaaa")));
     state.uppers.insert(Upper::written(another(&row, 2, "b", "bbbbbbbbbb")));
-    let also = BTreeSet::from([id("cccccccc0")]);
-    for (full, own, want) in [
+    // What lives no more, and is told of.
+    state.given_ids.note(id("cccccccc"), full("cccccccc1"));
+    for (digits, own, want) in [
         ("aaaaaaaa", 1, "aaaaaaaa"),
         ("aaaaaaaa", 3, "aaaaaaaa0"),
         ("bbbbbbbbb", 3, "bbbbbbbbb0"),
         ("bbbbbbbbbb", 3, "bbbbbbbbbb0"),
         ("bbbbbbbbbb", 2, "bbbbbbbb"),
-        ("cccccccc", 3, "cccccccc00"),
+        ("cccccccc", 3, "cccccccc0"),
+        ("cccccccc1", 3, "cccccccc"),
         ("dddddddd", 3, "dddddddd"),
     ] {
-        let full = format!("{full:0<64}");
-        assert_eq!(state.unused_id(&full, upper_id(own), &also).unwrap(), id(want), "{full}");
+        assert_eq!(state.unused_id(full(digits), upper_id(own)).unwrap(), id(want), "{digits}");
     }
     state.uppers = kept;
 }

@@ -644,7 +644,7 @@ impl Pair {
         let wanted = self.model.held().map(|(at, held)| {
             let looks = Looks { mode: held.mode, ..Looks::default() };
             let full = ChangeId::full(&path(at), held.kind, digest(&held.base), digest(&held.new), looks.digest());
-            (at.clone(), full[..8].to_owned(), held.reasons.clone())
+            (at.clone(), full.to_string()[..8].to_owned(), held.reasons.clone())
         });
         let mut wanted: Vec<Row> = wanted.collect();
         wanted.sort_by_key(|(at, ..)| path(at));

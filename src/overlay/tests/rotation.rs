@@ -60,14 +60,21 @@ fn what_became_of_ids_goes_with_what_told_it_but_for_what_leads_to_what_waits() 
     let known = |id| bench.view().store().verdict(id).unwrap().is_some();
     let all = || [&discarded, &superseded[0], &superseded[1]].map(known);
     assert_eq!(all(), [true; 3]);
+    // And what they stand for.
+    let given = || {
+        let given = bench.view().store().load_given_ids().unwrap();
+        given.into_iter().map(|(id, _)| id).collect::<std::collections::HashSet<_>>()
+    };
+    assert_eq!(given(), superseded.iter().chain([&discarded]).cloned().collect());
     bench.fill_log(8 << 10);
     assert!(bench.view().store().rotate_events(8 << 10).unwrap() > 0);
     assert_eq!(all(), [false, true, true]);
+    assert_eq!(given(), superseded.iter().cloned().collect());
     assert_eq!(bench.view().check().unwrap().0, []);
     bench.view().discard(&superseded[2..], &HOW.review).unwrap();
     bench.fill_log(8 << 10);
     bench.view().store().rotate_events(8 << 10).unwrap();
-    assert_eq!(all(), [false; 3]);
+    assert_eq!((all(), given()), ([false; 3], Default::default()));
     assert_eq!(bench.view().check().unwrap().0, []);
 }
 
