@@ -1,11 +1,11 @@
 //! Answers `patch`: all files are looked at, and made what they are to be, before one is written (SPEC §16).
 
 use super::read::{content_of, reader_of};
-use super::rights::FileAccess;
+use super::rights::{self, FileAccess};
 use super::{Asker, Project};
 use crate::diff::{Anchored, TEXT_BYTES_MAX, Unpatched, apply_anchored};
 use crate::model::Digest;
-use crate::overlay::{Caller, Rewrite, RewriteHow, changed_since};
+use crate::overlay::{Caller, Rewrite, RewriteHow, Shown, changed_since};
 use crate::protocol::{ErrorBody, ErrorCode, FilePatch, PatchHunk, PatchReply, Reply, Request};
 
 type Result<T> = std::result::Result<T, ErrorBody>;
@@ -18,7 +18,9 @@ pub fn patch(request: &Request, asker: &Asker, project: &Project) -> Result<Repl
     let rewrites = request.files.iter().map(|file| rewrite(file, asker, project)).collect::<Result<Vec<_>>>()?;
     // New files get no mode here: a patch makes none.
     let caller = Caller { pid: asker.pid, uid: asker.uid, gid: asker.gid, umask: 0 };
-    let how = RewriteHow { caller, dry_run: request.dry_run };
+    // Asked again of what is opened to be written: another file may be at the path by then.
+    let may_write = |opened: &Shown| rights::may_open(asker, opened, FileAccess::ReadWrite);
+    let how = RewriteHow { caller, may_write: &may_write, dry_run: request.dry_run };
     let outcomes = project.overlay.rewrite_all(&rewrites, &how)?;
     if let Some(reader) = reader.filter(|_| !request.dry_run) {
         for rewrite in &rewrites {

@@ -141,7 +141,7 @@ pub fn content_of(path: &RelPath, asker: &Asker, project: &Project, access: File
         |code, why: String| ErrorBody { path: Some(path.clone()), ..ErrorBody::new(code, format!("{path}: {why}")) };
     rights::check_reachable(asker, project, path)?;
     let shown = project.overlay.shown(path)?;
-    if !rights::may_open(asker, project, path, &shown, access) {
+    if !rights::may_open(asker, &shown, access) {
         let what = if access == FileAccess::Read { "read" } else { "write" };
         return Err(refused(ErrorCode::NotPermitted, format!("you may not {what} this file")));
     }

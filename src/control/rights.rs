@@ -255,14 +255,15 @@ fn is_readable(asker: &Asker, overlay: &Overlay, row: &UpperRow) -> Option<bool>
 }
 
 /// Whether `asker` could open a file of the view for reading, or for more.
-pub fn may_open(asker: &Asker, project: &Project, path: &RelPath, shown: &Shown, access: FileAccess) -> bool {
+pub fn may_open(asker: &Asker, shown: &Shown, access: FileAccess) -> bool {
     let bits: &[u32] = match access {
         FileAccess::Read => &[READ],
         FileAccess::ReadWrite => &[READ, WRITE],
     };
     let decides = Access::listed((shown.meta, shown.acl.clone()));
-    let permitted = || bits.iter().all(|bit| has_bit(asker, &decides, *bit));
-    asker.uid == ROOT || (permitted() && is_reachable(asker, &project.overlay, path))
+    let permitted = bits.iter().all(|bit| has_bit(asker, &decides, *bit));
+    let lets_through = |dir: &(Meta, Option<Acl>)| has_bit(asker, &Access::listed(dir.clone()), SEARCH);
+    asker.uid == ROOT || (permitted && shown.dirs.iter().all(lets_through))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -383,6 +383,14 @@ impl Handle {
         }
     }
 
+    /// What is read, and whose that is.
+    pub fn backing(&self) -> Backing {
+        match &self.target {
+            Target::Judged(open) => open.backing().clone(),
+            Target::Passed(passed) => Backing::Lower(passed.readable().clone()),
+        }
+    }
+
     pub fn take_written(&self) -> bool {
         let written = self.written.swap(false, Ordering::SeqCst);
         if written {

@@ -27,7 +27,7 @@ use super::limits::Extent;
 use super::review::{Reviewed, busy_open, refused_at};
 use super::settle::Settled;
 use super::uppers::Upper;
-use super::{Caller, Error, NodeId, Overlay, Result, State};
+use super::{Caller, Error, NodeId, Overlay, Result, Shown, State};
 use crate::diff::measure;
 use crate::model::{ChangeId, ChangeKind, Digest, Reason, RelPath};
 use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, Event, EventName, Outcome};
@@ -43,9 +43,11 @@ pub struct Rewrite {
     pub content: Vec<u8>,
 }
 
-#[derive(Clone, Debug)]
-pub struct RewriteHow {
+#[derive(Clone)]
+pub struct RewriteHow<'a> {
     pub caller: Caller,
+    /// Whether who asks may write a file: asked of each that is open for it.
+    pub may_write: &'a dyn Fn(&Shown) -> bool,
     pub dry_run: bool,
 }
 
@@ -55,16 +57,24 @@ const OPENS_MAX: usize = 4;
 const EVENTS_LOOKED_AT: u64 = 2000;
 
 /// One file of the patch, open until this is dropped.
+struct OpenRewrite<'a> {
+    overlay: &'a Overlay,
+    path: &'a RelPath,
+    id: HandleId,
+}
+
+/// The same, looked at.
 struct Writing<'a> {
     overlay: &'a Overlay,
     rewrite: &'a Rewrite,
-    id: HandleId,
     handle: Arc<Handle>,
     /// Writes that were done before `old` was read.
     version: u64,
     /// What the view showed then.
     old: Vec<u8>,
     was: Meta,
+    /// Closes it.
+    _open: OpenRewrite<'a>,
 }
 
 /// New content of a file, complete, which nothing shows yet. Dropped, it is gone.
@@ -75,18 +85,18 @@ struct Staged<'a> {
     file: Arc<File>,
 }
 
-impl Drop for Writing<'_> {
+impl Drop for OpenRewrite<'_> {
     fn drop(&mut self) {
         if let Err(err) = self.overlay.release(self.id) {
-            log::error!("close {} after a patch: {err}", self.rewrite.path);
+            log::error!("close {} after a patch: {err}", self.path);
         }
     }
 }
 
 impl Overlay {
-    /// Writes all of `rewrites`, or none. Rights on the files are asked elsewhere.
-    pub fn rewrite_all(&self, rewrites: &[Rewrite], how: &RewriteHow) -> Reviewed<Vec<Outcome>> {
-        let opened = rewrites.iter().map(|rewrite| self.open_rewrite(rewrite, &how.caller));
+    /// Writes all of `rewrites`, or none.
+    pub fn rewrite_all(&self, rewrites: &[Rewrite], how: &RewriteHow<'_>) -> Reviewed<Vec<Outcome>> {
+        let opened = rewrites.iter().map(|rewrite| self.open_rewrite(rewrite, how));
         let writing = opened.collect::<Reviewed<Vec<Writing<'_>>>>()?;
         check_each_once(&writing)?;
         if let [_, _, ..] = writing.as_slice() {
@@ -119,20 +129,19 @@ impl Overlay {
         outcomes
     }
 
-    fn open_rewrite<'a>(&'a self, rewrite: &'a Rewrite, caller: &Caller) -> Reviewed<Writing<'a>> {
+    fn open_rewrite<'a>(&'a self, rewrite: &'a Rewrite, how: &RewriteHow<'_>) -> Reviewed<Writing<'a>> {
         let path = &rewrite.path;
         self.check_nobody_writes(path)?;
-        let id = self.open_to_write(path, caller).map_err(|err| self.not_written(path, &err))?;
-        let released = |err: Error| self.not_written(path, &self.release(id).err().unwrap_or(err));
-        let handle = self.handle(id).map_err(released)?;
+        let not_written = |err: Error| self.not_written(path, &err);
+        let open = self.open_to_write(path, how).map_err(not_written)?;
+        let handle = self.handle(open.id).map_err(not_written)?;
         let version = handle.judged().map_or(0, |open| open.version());
         let file = handle.readable();
         let read = || -> io::Result<(Vec<u8>, Meta)> { Ok((file::read_all(&file)?, Meta::of(file.as_fd())?)) };
-        let (old, was) = read().doing(|| format!("read {path}")).map_err(released)?;
-        let writing = Writing { overlay: self, rewrite, id, handle, version, old, was };
-        match Digest::of(&writing.old) == rewrite.base {
-            true => Ok(writing),
-            false => Err(changed_since(path, Digest::of(&writing.old))),
+        let (old, was) = read().doing(|| format!("read {path}")).map_err(not_written)?;
+        match Digest::of(&old) == rewrite.base {
+            true => Ok(Writing { overlay: self, rewrite, handle, version, old, was, _open: open }),
+            false => Err(changed_since(path, Digest::of(&old))),
         }
     }
 
@@ -143,16 +152,26 @@ impl Overlay {
         }
     }
 
-    fn open_to_write(&self, path: &RelPath, caller: &Caller) -> Result<HandleId> {
-        let open = |node: NodeId| self.open(node, OpenFlags::from_raw(libc::O_RDWR), caller);
+    fn open_to_write<'a>(&'a self, path: &'a RelPath, how: &RewriteHow<'_>) -> Result<OpenRewrite<'a>> {
         let mut opens = 0;
         loop {
             opens += 1;
-            match self.walk(path).and_then(|walked| open(walked.node())) {
+            match self.open_what_may_be_written(path, how) {
                 Err(err) if err.code() == libc::ESTALE && opens < OPENS_MAX => {}
-                opened => return Ok(opened?.handle),
+                opened => return opened,
             }
         }
+    }
+
+    /// ESTALE when something else is at the path by now.
+    fn open_what_may_be_written<'a>(&'a self, path: &'a RelPath, how: &RewriteHow<'_>) -> Result<OpenRewrite<'a>> {
+        let epoch = self.state.lock().epoch;
+        let walked = self.walk(path)?;
+        let opened = self.open(walked.node(), OpenFlags::from_raw(libc::O_RDWR), &how.caller)?;
+        let open = OpenRewrite { overlay: self, path, id: opened.handle };
+        let backing = self.handle(open.id)?.backing();
+        let shown = self.come_to(path, &backing, epoch)?.ok_or(Error::Errno(libc::ESTALE))?;
+        if (how.may_write)(&shown) { Ok(open) } else { Err(Error::Errno(libc::EACCES)) }
     }
 
     /// The commit point: the view shows all of them, or none.

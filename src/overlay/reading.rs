@@ -5,7 +5,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::model::{Acl, RelPath};
 use crate::protocol::{ErrorBody, ErrorCode};
 use crate::store::UpperId;
 use crate::sys::file::{FileKind, Meta};
-use crate::sys::tree::is_absent;
+use crate::sys::tree::{Place, is_absent};
 use crate::sys::xattr::{self, ACCESS_ACL};
 
 /// A regular file as the view shows it at this moment.
@@ -29,6 +29,14 @@ pub struct Shown {
     pub file: Arc<File>,
     pub meta: Meta,
     pub acl: Option<Acl>,
+    /// Those by which one comes to this very file, from the root on.
+    pub dirs: Vec<(Meta, Option<Acl>)>,
+}
+
+/// The directories from the root to a path, and where it is in the last of them.
+struct Way {
+    dirs: Vec<(Meta, Option<Acl>)>,
+    place: Place,
 }
 
 /// How often a path is looked at again because it became something else between two looks.
@@ -37,19 +45,63 @@ const LOOKS_MAX: usize = 8;
 impl Overlay {
     pub fn shown(&self, path: &RelPath) -> Reviewed<Shown> {
         check_not_ours(path)?;
-        let mut looks = 0;
-        loop {
-            looks += 1;
-            let meta = self.file_at(path)?;
+        for _ in 0..LOOKS_MAX {
+            self.check_file_at(path)?;
             match self.open_shown(path) {
-                Ok(Some(file)) => {
-                    let acl = acl_of(file.as_fd()).doing(|| format!("look at {path}"));
-                    return Ok(Shown { acl: acl.map_err(|err| not_shown(path, &err))?, file, meta });
-                }
-                Ok(None) if looks < LOOKS_MAX => {}
-                Ok(None) => return Err(refused_at(path, ErrorCode::Busy, "it is being replaced again and again")),
+                Ok(Some(shown)) => return Ok(shown),
+                Ok(None) => {}
                 Err(err) => return Err(not_shown(path, &err)),
             }
+        }
+        Err(refused_at(path, ErrorCode::Busy, "it is being replaced again and again"))
+    }
+
+    /// What was opened at a path, and what one passes on the way to it. None where that leads to something else by now, or
+    /// what waits for review may have moved since `epoch`, which was before the open: look again.
+    pub(super) fn come_to(&self, path: &RelPath, opened: &Backing, epoch: u64) -> Result<Option<Shown>> {
+        let Way { dirs, place } = match self.way_to(path) {
+            Err(err) if err.code() == libc::ENOENT => return Ok(None),
+            way => way?,
+        };
+        let (file, meta) = match (self.origin_in(path, &place)?, opened) {
+            (Origin::Lower(meta), Backing::Lower(file)) if meta.key() == Meta::of(file.as_fd())?.key() => (file, meta),
+            (Origin::Upper(there, meta), Backing::Upper(id, file)) if there == *id => (file, meta),
+            (Origin::Lower(_) | Origin::Upper(..) | Origin::Nothing | Origin::Hidden(_), _) => return Ok(None),
+        };
+        if matches!(opened, Backing::Upper(..)) && self.state.lock().epoch != epoch {
+            return Ok(None);
+        }
+        let acl = acl_of(file.as_fd()).doing(|| format!("look at {path}"))?;
+        Ok(Some(Shown { file: Arc::clone(file), meta, acl, dirs }))
+    }
+
+    /// Each directory is reached from the one before it: by renames meanwhile one cannot come past a directory without going
+    /// through it.
+    fn way_to(&self, path: &RelPath) -> Result<Way> {
+        // The innermost first. What is in a held directory is not lower's.
+        let held: Vec<UpperId> = {
+            let uppers = &self.state.lock().uppers;
+            if uppers.is_in_held_dir(path) { uppers.held_dirs_above(path).collect() } else { Vec::new() }
+        };
+        let depth = path.components().count();
+        let mut dir = Arc::new(self.lower.dir(&RelPath::root())?);
+        let mut dirs = vec![access_of(dir.as_fd())?];
+        for name in path.components().take(depth.saturating_sub(held.len() + 1)) {
+            dir = Arc::new(in_dir(&dir, name).open(OFlags::PATH | OFlags::DIRECTORY)?);
+            dirs.push(access_of(dir.as_fd())?);
+        }
+        for id in held.into_iter().rev() {
+            dirs.push(self.access_above(id)?);
+        }
+        Ok(Way { dirs, place: in_dir(&dir, path.name().unwrap_or_default()) })
+    }
+
+    /// What the view has at a path, `place` being where lower has it.
+    fn origin_in(&self, path: &RelPath, place: &Place) -> Result<Origin> {
+        let is_lowers = self.state.lock().is_taken_from_lower(path);
+        match is_lowers {
+            true => place.stat()?.map_or(Ok(Origin::Nothing), |meta| self.origin_of_lower(path, meta)),
+            false => self.origin(path),
         }
     }
 
@@ -74,24 +126,25 @@ impl Overlay {
         Ok(access_of(opened.as_fd())?)
     }
 
-    /// None when what was there is gone: look again.
-    fn open_shown(&self, path: &RelPath) -> Result<Option<Arc<File>>> {
+    /// None when what was there is gone, or moves: look again.
+    fn open_shown(&self, path: &RelPath) -> Result<Option<Shown>> {
+        let epoch = self.state.lock().epoch;
         let origin = self.origin(path)?;
         match self.backing_of(path, &origin) {
-            Ok(Backing::Lower(file) | Backing::Upper(_, file) | Backing::Orphan(file)) => Ok(Some(file)),
+            Ok(opened) => self.come_to(path, &opened, epoch),
             Err(err) if err.code() == libc::ENOENT => Ok(None),
             Err(err) => Err(err),
         }
     }
 
-    /// What the view tells of a regular file.
-    fn file_at(&self, path: &RelPath) -> Reviewed<Meta> {
+    /// Refuses what is no regular file of the view, by what it is.
+    fn check_file_at(&self, path: &RelPath) -> Reviewed<()> {
         let (meta, origin) = match self.origin(path).map_err(|err| not_shown(path, &err))? {
             Origin::Nothing | Origin::Hidden(_) => return Err(self.nothing_at(path)),
             origin @ (Origin::Lower(meta) | Origin::Upper(_, meta)) => (meta, origin),
         };
         match meta.kind {
-            FileKind::Regular => Ok(meta),
+            FileKind::Regular => Ok(()),
             FileKind::Symlink => Err(self.link_refused(path, &origin)),
             kind => {
                 let why = format!("it is a {}, not a file", kind.name());
@@ -135,6 +188,10 @@ impl Overlay {
             Err(err) => failed(path, &err),
         }
     }
+}
+
+fn in_dir(dir: &Arc<OwnedFd>, name: &OsStr) -> Place {
+    Place { dir: Arc::clone(dir), name: name.to_owned() }
 }
 
 fn access_of(fd: BorrowedFd<'_>) -> io::Result<(Meta, Option<Acl>)> {

@@ -1,7 +1,7 @@
 //! `fettlefs patch`: exact replacements in several files, all of them or none (SPEC §16).
 
 use std::io::Write;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Stdio;
 
 use serde_json::{Value, json};
@@ -312,4 +312,54 @@ fn what_is_held_already_is_patched_where_no_more_may_be_held() {
     assert_eq!(done["outcomes"][0]["action"], "held", "{done}");
     view.assert_held("src/long", &rewritten.replace("line 95\n", "patched"), &long);
     assert_eq!(scratch.read("short"), short);
+}
+
+/// By a lease on the second file the patch waits between what it asks of the first and what it opens to write.
+#[test]
+fn nobody_patches_what_is_at_the_path_by_the_time_that_it_is_written() {
+    let scratch = mounted_scratch!();
+    if !rustix::process::geteuid().is_root() {
+        // Others cannot enter a user's mount at all.
+        return;
+    }
+    let below = scratch.lower();
+    let mode = |path: &str, mode: u32| {
+        std::fs::set_permissions(below.join(path), std::fs::Permissions::from_mode(mode)).expect("a mode");
+    };
+    for path in ["file/a", "dir/a", "b"] {
+        scratch.write(path, "old\n");
+        mode(path, 0o666);
+    }
+    mode("file/a", 0o644);
+    mode("dir", 0o700);
+    std::fs::set_permissions(scratch.root(), std::fs::Permissions::from_mode(0o755)).expect("a mode");
+    let view = scratch.mount();
+    let script = r#"
+import hashlib, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])
+def patch_as_nobody(*paths):
+    hunks, sha256 = [dict(old="old", new="new")], hashlib.sha256(b"old\n").hexdigest()
+    if os.fork() == 0:
+        os.setgid(65534); os.setgroups([]); os.setuid(65534)
+        answer = ask(op="patch", files=[dict(path=path, base_sha256=sha256, hunks=hunks) for path in paths])
+        assert answer["error"]["code"] == "not_permitted" and "may not write" in answer["error"]["message"], answer
+        os._exit(0)
+for kept in ["file", "dir"]:
+    own, aside = kept + "-own", kept + "-aside"
+    os.mkdir(own); put(own + "/a", b"old\n"); os.chmod(own + "/a", 0o666)
+    os.rename(kept, aside); os.rename(own, kept)
+    leased = os.open(sys.argv[1] + "/b", os.O_RDWR)
+    fcntl.fcntl(leased, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    patch_as_nobody(kept + "/a", "b")
+    signal.sigwait([signal.SIGIO])
+    os.rename(kept, own); os.rename(aside, kept)
+    fcntl.fcntl(leased, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    os.close(leased)
+    assert os.wait()[1] == 0, kept
+"#;
+    let mut command = crate::harness::script::command(&scratch, view.root(), script);
+    Output::from(command.arg(below).output().expect("python3")).ok();
+    for path in ["file/a", "dir/a", "file-own/a", "dir-own/a", "b"] {
+        assert_eq!(scratch.read(path), "old\n", "{path}");
+    }
 }

@@ -12,7 +12,7 @@ fn rewrite(path: &str, old: &str, new: &str) -> Rewrite {
 }
 
 fn patch(bench: &Bench, rewrites: &[Rewrite]) -> std::result::Result<Vec<Outcome>, ErrorCode> {
-    let how = RewriteHow { caller: ME, dry_run: false };
+    let how = RewriteHow { caller: ME, may_write: &|_| true, dry_run: false };
     bench.view().rewrite_all(rewrites, &how).map_err(|err| err.code)
 }
 
@@ -136,7 +136,7 @@ fn who_meets_a_limit_of_ours_is_told_what_to_decide_about() {
     let bench = Bench::with(&[(Key::LimitHeld, "1")]);
     ["a", "b"].iter().for_each(|path| bench.put(path, &lines(100)));
     bench.save("a", &changed(100, 60));
-    let how = RewriteHow { caller: ME, dry_run: false };
+    let how = RewriteHow { caller: ME, may_write: &|_| true, dry_run: false };
     let refused = bench.view().rewrite_all(&[rewrite("b", &lines(100), "two\n")], &how).unwrap_err();
     let why = "b: nothing was written: as much waits for review as may (limits.held, limits.upper); confirm or discard \
                some of it, and try again";

@@ -342,7 +342,7 @@ fn what_a_patch_writes_over_is_a_backup() {
         base: Digest::of(old.as_bytes()),
         content: new.as_bytes().to_vec(),
     };
-    let how = RewriteHow { caller: ME, dry_run: false };
+    let how = RewriteHow { caller: ME, may_write: &|_| true, dry_run: false };
     bench
         .view()
         .rewrite_all(&[rewrite("a", "small\n", "other\n"), rewrite("AGENTS.md", "made\n", "anew\n")], &how)
