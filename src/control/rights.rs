@@ -290,9 +290,9 @@ pub fn has_kept_places(asker: &Asker, project: &Project) -> bool {
 }
 
 /// Whether `asker` may have a backup's content. Whose file it was is not kept, so only what all the world could read
-/// counts.
+/// counts: when it was made, for other directories may be at its path since, and now.
 pub fn may_read_backup(asker: &Asker, project: &Project, backup: &Backup) -> bool {
-    is_owner(asker, project.owner) || (backup.mode & READ != 0 && is_reachable(asker, &project.overlay, &backup.path))
+    is_owner(asker, project.owner) || (backup.for_all && is_reachable(asker, &project.overlay, &backup.path))
 }
 
 /// Whether `asker` may learn anything of a path, its absence included. What lies below a directory that he cannot search is

@@ -4,7 +4,6 @@
 use std::sync::atomic::Ordering;
 
 use super::compare::Comparison;
-use super::land::backup_of;
 use super::settle::{Job, Settled};
 use super::{Error, Overlay, Result};
 use crate::model::{BackupKind, Reason};
@@ -30,7 +29,7 @@ impl Overlay {
         }
         let mut landing = Landing::new(&self.store, Durability::Cached);
         if let Some(content) = comparison.new.stage(&self.store)? {
-            let backup = backup_of(&comparison.path, &comparison.new, &content, BackupKind::Discarded, actor);
+            let backup = self.backup_there(&comparison.path, &comparison.new, &content, BackupKind::Discarded, actor);
             landing.keep(content, backup);
         }
         let mut epilogue = Epilogue { drop: vec![row.id], ..Epilogue::default() };

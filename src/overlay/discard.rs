@@ -8,7 +8,6 @@ use std::sync::atomic::Ordering;
 use super::error::Context;
 use super::flush::WAIT_FOR_CLOSE;
 use super::handles::{Backing, OpenFile};
-use super::land::backup_of;
 use super::review::{Review, Reviewed, Reviewing, Taken, Writers, failed, reviewed};
 use super::side::Side;
 use super::uppers::Upper;
@@ -215,7 +214,7 @@ impl Overlay {
             let digest = content.as_ref().map(|content| content.digest);
             let effect = discarded(&change.row, &side, digest).map_err(fault)?;
             if let Some(content) = content {
-                let backup = backup_of(path, &side, &content, BackupKind::Discarded, &review.by);
+                let backup = self.backup_there(path, &side, &content, BackupKind::Discarded, &review.by);
                 landing.keep(content, backup);
                 kept.push(index);
             }

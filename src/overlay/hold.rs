@@ -6,7 +6,6 @@ use super::compare::Comparison;
 use super::deny::Denial;
 use super::error::Context;
 use super::goes::{Doing, Part};
-use super::land::backup_of;
 use super::lookup::Origin;
 use super::settle::{Job, Settled};
 use super::uppers::{Recorded, Upper};
@@ -105,7 +104,7 @@ impl Overlay {
         let side = self.present_side(source)?;
         let content = side.stage(&self.store)?;
         Ok(content.map(|content| {
-            let backup = backup_of(source, &side, &content, BackupKind::Deleted, by);
+            let backup = self.backup_there(source, &side, &content, BackupKind::Deleted, by);
             (content, backup)
         }))
     }

@@ -11,7 +11,6 @@ use super::discard::discarded_for;
 use super::error::Context;
 use super::handles::Backing;
 use super::hold::held_id;
-use super::land::backup_of;
 use super::restore::{Coming, Plan};
 use super::review::{Reviewed, failed, refused_at};
 use super::undo::{UndoHow, undone_event};
@@ -292,7 +291,7 @@ impl Overlay {
         let side = self.row_side(&row)?;
         let content =
             side.stage(&self.store)?.ok_or(Error::Internal("what is to be held again instead has no content"))?;
-        let backup = backup_of(&row.names[0], &side, &content, BackupKind::Discarded, &how.review.by);
+        let backup = self.backup_there(&row.names[0], &side, &content, BackupKind::Discarded, &how.review.by);
         let effect = discarded_for(Some(by), &row, &side, Some(content.digest))?;
         landing.keep(content, backup);
         Ok(effect)

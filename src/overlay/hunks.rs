@@ -14,7 +14,7 @@ use super::discard::discarded_for;
 use super::error::Context;
 use super::expiry::Expiry;
 use super::handles::Backing;
-use super::land::{Replacement, backup_of, content_effect};
+use super::land::{Replacement, content_effect};
 use super::review::{Review, Reviewed, Taken, WAIT_FOR_WRITERS, Writers, failed, refused_at, reviewed};
 use super::settle::Claim;
 use super::side::Side;
@@ -257,7 +257,7 @@ impl Overlay {
         let upper = self.write_left(split, &left).map_err(nothing)?;
         let mut landing = Landing::new(&self.store, Durability::Synced);
         if let Some(content) = split.new.stage(&self.store).map_err(|err| nothing(err.into()))? {
-            let backup = backup_of(path, &split.new, &content, BackupKind::Discarded, &review.by);
+            let backup = self.backup_there(path, &split.new, &content, BackupKind::Discarded, &review.by);
             landing.keep(content, backup);
         }
         let row = UpperRow { id: upper.new.id(), ..change.row.clone() };

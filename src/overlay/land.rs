@@ -267,9 +267,21 @@ impl Overlay {
         let Some(content) = present.stage(&self.store)? else { return Ok(None) };
         let kept = Kept { digest: content.digest, symlink: present.is_symlink() };
         let kind = if new.exists() { *kind } else { BackupKind::Deleted };
-        let backup = backup_of(path, present, &content, kind, by);
+        let backup = self.backup_there(path, present, &content, kind, by);
         landing.keep(content, backup);
         Ok(Some(kept))
+    }
+
+    /// The backup of what is at its path.
+    pub(super) fn backup_there(
+        &self,
+        path: &RelPath,
+        side: &Side,
+        content: &StagedContent,
+        kind: BackupKind,
+        actor: &Writer,
+    ) -> Backup {
+        Backup { for_all: self.is_for_all(path, side), ..backup_of(path, side, content, kind, actor) }
     }
 
     /// Prepares lower's new state for one path, its old content kept. Gives the hash of what is replaced.
@@ -530,6 +542,7 @@ pub(super) fn is_unreadable(err: &Error) -> bool {
     matches!(err.code(), libc::EIO | libc::EACCES | libc::EPERM) && !matches!(err, Error::Internal(_))
 }
 
+/// Of what may have been elsewhere: [`Overlay::backup_there`] tells who could read it.
 pub(super) fn backup_of(
     path: &RelPath,
     side: &Side,
@@ -550,5 +563,6 @@ pub(super) fn backup_of(
         mtime: side.meta.map(|meta| meta.mtime).unwrap_or_default(),
         created,
         by: Some(actor.clone()),
+        for_all: false,
     }
 }

@@ -24,13 +24,16 @@ pub(super) struct Removal<'a> {
     row: &'a UpperRow,
     by: &'a Writer,
     side: Side,
+    for_all: bool,
     /// None where there is nothing to keep; an error where the disk has no room for a copy.
     copy: store::Result<Option<StagedContent>>,
 }
 
 impl Removal<'_> {
     fn kept(&self, content: StagedContent) -> (StagedContent, Backup) {
-        kept_of(self.row, &self.side, content, self.by)
+        let Self { row, by, side, for_all, .. } = self;
+        let backup = backup_of(&row.names[0], side, &content, BackupKind::Deleted, by);
+        (content, Backup { for_all: *for_all, ..backup })
     }
 
     /// By which an undo has it wait again.
@@ -50,7 +53,8 @@ impl Overlay {
             Err(err) if !err.is_full() => return Err(err.into()),
             copied => copied,
         };
-        Ok(Removal { row, by, side, copy })
+        let for_all = self.is_for_all(&row.names[0], &side);
+        Ok(Removal { row, by, side, for_all, copy })
     }
 
     /// The same of what is about to be replaced. Its own file would not do on a full disk: who has found it a moment ago may
@@ -80,7 +84,10 @@ impl Overlay {
             && let Some((row, file)) = self.begin_overwriting(open, kept.as_ref())
         {
             let side = Side::of_file(file).doing(|| format!("read {}", row.names[0]))?;
-            let copy = side.stage_found(&self.store)?.map(|content| kept_of(&row, &side, content, by));
+            let content = side.stage_found(&self.store)?;
+            let for_all = self.is_for_all(&row.names[0], &side);
+            let removal = Removal { row: &row, by, side, for_all, copy: Ok(None) };
+            let copy = content.map(|content| removal.kept(content));
             self.store.record_keeping(&Epilogue::default(), copy.as_slice())?;
             kept = row.held.map(|held| held.id);
         }
@@ -141,10 +148,4 @@ impl Overlay {
         });
         event.by(by)
     }
-}
-
-/// Content of an entry that waits for review, and its backup.
-fn kept_of(row: &UpperRow, side: &Side, content: StagedContent, by: &Writer) -> (StagedContent, Backup) {
-    let backup = backup_of(&row.names[0], side, &content, BackupKind::Deleted, by);
-    (content, backup)
 }

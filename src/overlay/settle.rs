@@ -13,7 +13,7 @@ use super::compare::Old;
 use super::deny::Denial;
 use super::error::Context;
 use super::handles::OpenFile;
-use super::land::{backup_of, is_elsewhere};
+use super::land::is_elsewhere;
 use super::side::Side;
 use super::uppers::{Recorded, Upper};
 use super::{Error, Overlay, Result, State};
@@ -467,7 +467,7 @@ impl Overlay {
         let content = new.stage(&self.store)?;
         let kept = content.as_ref().map(|content| Kept { digest: content.digest, symlink: new.is_symlink() });
         if let Some(content) = content {
-            let backup = backup_of(source, new, &content, BackupKind::Deleted, actor);
+            let backup = self.backup_there(source, new, &content, BackupKind::Deleted, actor);
             landing.keep(content, backup);
         }
         let effect = |path: &RelPath, before: &Side, after: Option<&Side>| {

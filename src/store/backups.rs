@@ -31,6 +31,9 @@ pub struct Backup {
     /// Milliseconds since the epoch.
     pub created: i64,
     pub by: Option<Writer>,
+    /// All the world could read it where it was when this was made. Not known of older ones: then nobody could.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub for_all: bool,
 }
 
 impl Backup {

@@ -76,6 +76,7 @@ impl Bench {
             mtime: Timestamp::default(),
             created: now_millis(),
             by: None,
+            for_all: false,
         };
         (content, backup)
     }

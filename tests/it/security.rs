@@ -175,3 +175,29 @@ fn what_lands_lets_nobody_in_who_was_not() {
     assert!(let_in("new").contains("user:1234:rwx"), "{}", let_in("new"));
     view.unmount();
 }
+
+/// Who could read a file decides over its backup, not who could read what is at the path since.
+#[test]
+fn no_other_directory_at_its_path_makes_a_backup_readable() {
+    let scratch = mounted_scratch!();
+    project(&scratch);
+    let old = lines(100);
+    for (path, mode) in [("open", 0o644), ("secrets/key", 0o644), ("secrets", 0o700)] {
+        if path != "secrets" {
+            scratch.write(path, &old);
+        }
+        fs::set_permissions(scratch.lower().join(path), fs::Permissions::from_mode(mode)).expect("a mode");
+    }
+    let view = scratch.mounting().env("FETTLE_APPROVE", "owner").start();
+    for path in ["open", "secrets/key"] {
+        view.write(path, with_changed_lines(&old, 1));
+    }
+    assert_eq!(as_agent(&scratch, &view, "cat .fettle/backups/open.*").ok().stdout, old);
+    let read = |change: &str| as_agent(&scratch, &view, &format!("{change}; cat .fettle/backups/key.*"));
+    for change in ["true", "mv secrets mine; mkdir secrets"] {
+        let refused = read(change);
+        assert!(refused.stderr.contains("Permission denied") && refused.stdout.is_empty(), "{change}: {refused:?}");
+    }
+    assert!(as_agent(&scratch, &view, "test -O secrets").status == 0, "it is the agent's by now");
+    assert_eq!(view.sh("cat .fettle/backups/key.*").ok().stdout, old);
+}

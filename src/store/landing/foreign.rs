@@ -110,6 +110,7 @@ fn keep_foreign_content(
         mtime: meta.mtime,
         created,
         by: None,
+        for_all: false,
     };
     let event = EventDraft::new(EventName::ExternalModified).with(|event| {
         event.path = Some(path.clone());
