@@ -94,7 +94,7 @@ fn run_to_the_end(arguments: &Arguments, desk: &Desk) -> Result<u8, Failure> {
     let mut membership = Membership::join(project, &arguments.settings, &named(&arguments.command))?;
     let inside = Inside {
         way: membership.way().clone(),
-        is_isolated: arguments.isolate,
+        shut_out_of: arguments.isolate.then(|| membership.state_dirs().to_vec()),
         directory,
         command: arguments.command.clone(),
         session: membership.session().to_owned(),

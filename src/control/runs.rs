@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags};
 use super::rights::{self, is_in_run, same_namespace};
 use super::{Asker, Mounted, Project};
 use crate::overlay::{self, Overlay, Run};
-use crate::protocol::{ErrorBody, ErrorCode, LeaveReply, Op, ProjectPath, Reply, Request, RunReply};
+use crate::protocol::{DirPath, ErrorBody, ErrorCode, LeaveReply, Op, ProjectPath, Reply, Request, RunReply};
 use crate::sys::namespace::{Kind, pidfd_of};
 use crate::sys::{process, thread};
 
@@ -36,6 +36,9 @@ pub fn begin(request: &Request, asker: &Asker, project: &Project) -> Result<Repl
         let message = format!("{} is ending, or has a run of yours already", project.path.display());
         return Err(ErrorBody::new(ErrorCode::Busy, message));
     };
+    let state_dirs = project.overlay.store().dirs().outside(&project.path);
+    let state_dirs = state_dirs.map_err(|err| failed(&format!("look where state is: {err}")))?;
+    let state_dirs = state_dirs.into_iter().map(DirPath).collect();
     let (overlay, ask_end, runner) = (Arc::clone(&project.overlay), Arc::clone(&mounted.ask_end), asker.pid);
     let ends_with_last = mounted.keeper.is_some();
     let watch = move || {
@@ -61,6 +64,7 @@ pub fn begin(request: &Request, asker: &Asker, project: &Project) -> Result<Repl
         uid: project.owner,
         view: ProjectPath(mounted.mountpoint.clone()),
         keeper: mounted.keeper,
+        state_dirs,
     }))
 }
 

@@ -29,9 +29,9 @@ pub use page::{Cut, DiffCut, Page, page};
 pub use patch::{FilePatch, PATCH_FILES_MAX, PATCH_HUNKS_MAX, PATCH_MATCHES_MAX, PatchHunk, PatchReply, parse_patch};
 pub use reading::{Meter, MeterCounts, MeterReply, ReadForm, ReadReply};
 pub use reply::{
-    Acted, Action, BackupsReply, ChangeDiff, Counts, DaemonVersion, DiffReply, DiffText, EventsReply, ExternalReply,
-    FlushReply, FsckReply, LeaveReply, LogReply, Note, Outcome, Problem, ProjectFile, ProjectPath, ReloadReply,
-    RunReply, UnmountReply, VersionReply,
+    Acted, Action, BackupsReply, ChangeDiff, Counts, DaemonVersion, DiffReply, DiffText, DirPath, EventsReply,
+    ExternalReply, FlushReply, FsckReply, LeaveReply, LogReply, Note, Outcome, Problem, ProjectFile, ProjectPath,
+    ReloadReply, RunReply, UnmountReply, VersionReply,
 };
 pub use request::{HeldAtUnmount, ProtocolError, Request, Target};
 pub use response::{Reply, Response, ResponseError, is_whole};

@@ -302,6 +302,34 @@ impl<'de> Deserialize<'de> for ProjectPath {
     }
 }
 
+/// A directory somewhere: `path`, and `path_b64` beside it when that is not UTF-8.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "DirFields", try_from = "DirFields")]
+pub struct DirPath(pub PathBuf);
+
+#[derive(Serialize, Deserialize)]
+struct DirFields {
+    path: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    path_b64: Option<String>,
+}
+
+impl From<DirPath> for DirFields {
+    fn from(dir: DirPath) -> Self {
+        let (path, path_b64) = words::text_and_base64(dir.0.as_os_str().as_bytes());
+        Self { path, path_b64 }
+    }
+}
+
+impl TryFrom<DirFields> for DirPath {
+    type Error = base64::DecodeError;
+
+    fn try_from(fields: DirFields) -> Result<Self, base64::DecodeError> {
+        let bytes = words::bytes_of(fields.path, fields.path_b64.as_deref())?;
+        Ok(Self(PathBuf::from(OsString::from_vec(bytes))))
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 pub struct FlushReply {
     /// What became of the writes that the flush settled.
@@ -346,6 +374,9 @@ pub struct RunReply {
     /// The process in whose namespaces the view covers the project. Absent: it is mounted for everybody.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keeper: Option<u32>,
+    /// Directories of the daemon's state that the view does not cover.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub state_dirs: Vec<DirPath>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

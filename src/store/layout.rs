@@ -148,6 +148,12 @@ impl StateDirs {
         [(self.state.as_fd(), "the state directory"), (self.stage.as_fd(), STAGE), (self.content.as_fd(), CONTENT)]
     }
 
+    /// Where those are that do not stand in the project.
+    pub fn outside(&self, project: &Path) -> io::Result<Vec<PathBuf>> {
+        let paths = self.all().into_iter().map(|(dir, _)| path_of(dir)).collect::<io::Result<Vec<PathBuf>>>()?;
+        Ok(paths.into_iter().filter(|path| !path.starts_with(project)).collect())
+    }
+
     pub fn describe(&self) -> &str {
         &self.description
     }

@@ -1,6 +1,7 @@
 //! Shutting a process in: what it can name, and what it can do to what it cannot.
 
 use std::io;
+use std::path::{Path, PathBuf};
 
 use rustix::mount::MountFlags;
 use rustix::process::{DumpableBehavior, Signal};
@@ -29,8 +30,9 @@ pub fn end_with_parent() -> io::Result<()> {
     Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?)
 }
 
-/// To be called by the first process of a pid namespace, in a mount namespace of its own. It ends with who started it.
-pub fn shut_in() -> io::Result<()> {
+/// To be called by the first process of a pid namespace, in a mount namespace of its own. It ends with who started it. The
+/// directories `hidden` are empty from then on.
+pub fn shut_in(hidden: &[PathBuf]) -> io::Result<()> {
     end_with_parent()?;
     let harmless = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     rustix::mount::mount("proc", "/proc", "proc", harmless, None)?;
@@ -42,11 +44,22 @@ pub fn shut_in() -> io::Result<()> {
             Err(err) => return Err(err.into()),
         }
     }
+    hidden.iter().try_for_each(|dir| cover(dir))?;
     // What it starts has the same user and rights: else that could take descriptors and memory from it.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     rustix::thread::set_no_new_privs(true)?;
     type_nothing()?;
     drop_capabilities()
+}
+
+/// Nobody takes that away: root has no capability to, and in a namespace of a user's own these mounts are locked.
+fn cover(dir: &Path) -> io::Result<()> {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY;
+    match rustix::mount::mount("tmpfs", dir, "tmpfs", flags, Some(c"mode=755")) {
+        // It is in another that is covered, or is not to be seen from here.
+        Err(rustix::io::Errno::NOENT) => Ok(()),
+        covered => Ok(covered?),
+    }
 }
 
 fn drop_capabilities() -> io::Result<()> {

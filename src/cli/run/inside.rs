@@ -46,7 +46,8 @@ pub enum Way {
 /// What is to be run, and where.
 pub struct Inside {
     pub way: Way,
-    pub is_isolated: bool,
+    /// What an isolated command is not to find. None: it is not isolated.
+    pub shut_out_of: Option<Vec<PathBuf>>,
     pub directory: PathBuf,
     pub command: Vec<OsString>,
     pub session: String,
@@ -57,9 +58,9 @@ pub struct Inside {
 impl Inside {
     /// The exit status; a command that was found never returns.
     pub fn be_the_command(&self, foreground: &Foreground) -> i32 {
-        let done = self.enter().and_then(|()| match self.is_isolated {
-            true => self.be_isolated(foreground),
-            false => self.exec(foreground),
+        let done = self.enter().and_then(|()| match &self.shut_out_of {
+            Some(hidden) => self.be_isolated(hidden, foreground),
+            None => self.exec(foreground),
         });
         or_told(done)
     }
@@ -76,7 +77,7 @@ impl Inside {
                 namespace::copy_mounts()
             }
             // The set-uid programs that this user has would not work in a user namespace.
-            Way::Cover { view, project } if view == project && !self.is_isolated && !is_root() => Ok(()),
+            Way::Cover { view, project } if view == project && self.shut_out_of.is_none() && !is_root() => Ok(()),
             Way::Cover { view, project } => {
                 namespace::leave_mounts()?;
                 // Also over itself: where that for everybody is taken away, this stays, and the project does not appear.
@@ -86,16 +87,16 @@ impl Inside {
     }
 
     /// Waits for the first process of a pid namespace. All that is in there ends with the run: nobody outside would find it.
-    fn be_isolated(&self, foreground: &Foreground) -> io::Result<i32> {
+    fn be_isolated(&self, hidden: &[PathBuf], foreground: &Foreground) -> io::Result<i32> {
         let failed = |err: io::Error| io::Error::new(err.kind(), format!("isolate the command: {err}"));
         namespace::leave_pids().and_then(|()| isolation::end_with_parent()).map_err(failed)?;
-        let first = foreground.start(|| self.be_the_first(foreground)).map_err(failed)?;
+        let first = foreground.start(|| self.be_the_first(hidden, foreground)).map_err(failed)?;
         status_of(foreground, first)
     }
 
     /// Which waits for the command, and for whatever loses its parent.
-    fn be_the_first(&self, foreground: &Foreground) -> i32 {
-        let shut_in = isolation::shut_in();
+    fn be_the_first(&self, hidden: &[PathBuf], foreground: &Foreground) -> i32 {
+        let shut_in = isolation::shut_in(hidden);
         let shut_in = shut_in.map_err(|err| io::Error::new(err.kind(), format!("isolate the command: {err}")));
         or_told(shut_in.and_then(|()| {
             let command = foreground.start(|| or_told(self.exec(foreground)))?;

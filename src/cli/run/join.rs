@@ -28,6 +28,8 @@ pub struct Membership {
     /// How it is called there.
     name: String,
     way: Way,
+    /// Where the daemon has what decides over the project, other than below the view.
+    state_dirs: Vec<PathBuf>,
     /// By which the end of the daemon is seen; none while it is gone. No connection is kept: the command, which is forked
     /// from here, must not find one, and a silent one would be closed.
     daemon: Option<OwnedFd>,
@@ -69,7 +71,9 @@ impl Membership {
                 joined => {
                     let (daemon, reply, way) = joined?;
                     let sessions = Sessions { own: vec![reply.session], ..Sessions::default() };
-                    return Ok(Self { project, name: name.to_owned(), way, daemon: Some(daemon), sessions });
+                    let state_dirs = reply.state_dirs.into_iter().map(|dir| dir.0).collect();
+                    let name = name.to_owned();
+                    return Ok(Self { project, name, way, state_dirs, daemon: Some(daemon), sessions });
                 }
             }
         }
@@ -77,6 +81,10 @@ impl Membership {
 
     pub fn way(&self) -> &Way {
         &self.way
+    }
+
+    pub fn state_dirs(&self) -> &[PathBuf] {
+        &self.state_dirs
     }
 
     /// The latest.

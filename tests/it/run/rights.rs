@@ -4,7 +4,7 @@ use std::os::unix::net::UnixListener;
 use std::process::Command;
 
 use super::{Going, REWRITE, command, held, nobody_is_left, rewritten, run};
-use crate::harness::{Scratch, View, eventually, lines, mounted_scratch, script};
+use crate::harness::{Output, Scratch, View, eventually, lines, mounted_scratch, script};
 
 fn refused_events(scratch: &Scratch) -> usize {
     let log = scratch.cli(&["log", "--json", "-n", "1000"]).ok().json();
@@ -338,4 +338,25 @@ fn a_daemon_in_another_mount_namespace_shuts_nobody_out_and_takes_no_run_from_ou
     refuses_runs();
     scratch.cli(&["unmount"]).ok();
     nobody_is_left(&scratch);
+}
+
+/// Where the state stands elsewhere, the view does not cover it.
+#[test]
+fn an_isolated_command_finds_no_state_of_the_project() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let places = [("FETTLE_STATE_DIR", "state"), ("FETTLE_STAGE_DIR", "stage"), ("FETTLE_BACKUP_DIR", "kept")];
+    let places = places.map(|(name, place)| (name, scratch.root().join(place)));
+    let script = format!(
+        "{REWRITE}
+        for place in $ROOT/state $ROOT/stage/* $ROOT/kept/*; do
+            echo taken > $place/instance; umount $place; unshare -Urm umount $place; ls -A $place
+        done 2>/dev/null
+        exec 3<>.fettle/control; echo '{{\"v\":1,\"op\":\"status\"}}' >&3; head -c 1 <&3; exec 3<&-
+        $FETTLEFS status > $ROOT/status"
+    );
+    let output = command(&scratch, &["--isolate"], &script).envs(places.clone()).output().expect("it runs");
+    assert_eq!(Output::from(output).exits(0).stdout, "{", "nothing but the first byte of an answer");
+    assert!(std::fs::read_to_string(scratch.root().join("status")).expect("what it was told").contains("1 held"));
+    assert!(places.iter().all(|(_, place)| std::fs::read_dir(place).expect("it is there").count() > 0));
 }
