@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use super::memory::{Kept, Memory, Share};
 use super::read::Receipt;
 use super::{Asker, Project, Served, rights, serve};
 use crate::protocol::{ErrorBody, ErrorCode, REQUEST_BYTES_MAX, Reply, Request, Response};
@@ -101,6 +102,7 @@ struct Answer {
     read: usize,
     afterwards: Afterwards,
     receipt: Option<Receipt>,
+    _kept: Kept,
     /// The request did not fit; what else comes of the same write belongs to it.
     overlong: bool,
 }
@@ -131,7 +133,12 @@ impl Conversation {
     /// Takes one request and begins to work on it. EBUSY while another is being worked on.
     /// The rights are those of the lesser of who opened the descriptor and who writes to it: passing one on, to a
     /// set-uid program or from one, gains nothing.
-    pub fn write(self: &Arc<Self>, bytes: &[u8], writer: &Asker, working: &Arc<AtomicUsize>) -> Result<usize, i32> {
+    pub fn write(
+        self: &Arc<Self>,
+        bytes: &[u8],
+        writer: &Asker,
+        (working, memory): (&Arc<AtomicUsize>, &Memory),
+    ) -> Result<usize, i32> {
         let asker = self.opener.lesser(writer, &self.project);
         {
             let mut state = self.state.lock();
@@ -145,22 +152,26 @@ impl Conversation {
         }
         let kept = rights::has_kept_places(&asker, &self.project);
         let max = if kept { WORKING_MAX } else { WORKING_MAX - WORKING_KEPT };
+        let share = memory.share(&asker, &self.project);
         match Place::take(working, max) {
-            None => self.answer(busy(max), false),
+            None => self.answer(busy(&format!("{max} requests are being worked on")), share, false),
             Some(_) if bytes.len() > REQUEST_BYTES_MAX => {
-                self.answer(answer_bytes(bytes, &asker, &self.project), true);
+                self.answer(answer_bytes(bytes, &asker, &self.project), share, true);
             }
-            Some(place) => self.begin(bytes.to_vec(), asker, place)?,
+            Some(_) if !share.has_room() => {
+                self.answer(busy("too much is open in `.fettle`, or answered and not read"), share, false);
+            }
+            Some(place) => self.begin(bytes.to_vec(), asker, (place, Arc::clone(share)))?,
         }
         Ok(bytes.len())
     }
 
-    fn begin(self: &Arc<Self>, bytes: Vec<u8>, asker: Asker, place: Place) -> Result<(), i32> {
+    fn begin(self: &Arc<Self>, bytes: Vec<u8>, asker: Asker, (place, share): (Place, Arc<Share>)) -> Result<(), i32> {
         let itself = Arc::clone(self);
         let work = move || {
             let answered = answer_bytes(&bytes, &asker, &itself.project);
             drop(place);
-            itself.answer(answered, false);
+            itself.answer(answered, &share, false);
         };
         match thread::start("control", work) {
             Ok(_detached) => Ok(()),
@@ -171,7 +182,7 @@ impl Conversation {
         }
     }
 
-    fn answer(&self, answered: Answered, overlong: bool) {
+    fn answer(&self, answered: Answered, share: &Arc<Share>, overlong: bool) {
         let Answered { line, afterwards: what, receipt } = answered;
         let mut state = self.state.lock();
         if matches!(*state, State::Released) {
@@ -180,7 +191,8 @@ impl Conversation {
             afterwards(what, &self.project);
             return;
         }
-        *state = State::Answered(Answer { line, read: 0, afterwards: what, receipt, overlong });
+        let kept = share.keep(line.len());
+        *state = State::Answered(Answer { line, read: 0, afterwards: what, receipt, _kept: kept, overlong });
         drop(state);
         self.answered.notify_all();
     }
@@ -223,7 +235,6 @@ impl Conversation {
     }
 }
 
-fn busy(max: usize) -> Answered {
-    let message = format!("{max} requests are being worked on; ask again");
-    Answered::refused(ErrorBody::new(ErrorCode::Busy, message))
+fn busy(why: &str) -> Answered {
+    Answered::refused(ErrorBody::new(ErrorCode::Busy, format!("{why}; ask again")))
 }

@@ -17,7 +17,8 @@ use parking_lot::Mutex;
 
 use super::conversation::Conversation;
 use super::files::{self, Item};
-use super::{Asker, Project};
+use super::memory::{Kept, Memory};
+use super::{Asker, Project, rights};
 use crate::model::Timestamp;
 use crate::overlay::{Caller, WholeContent};
 use crate::sys::process;
@@ -44,6 +45,7 @@ pub struct Desk {
     handle_next: AtomicU64,
     /// Requests of the control file that are being worked on.
     working: Arc<AtomicUsize>,
+    memory: Memory,
 }
 
 /// Numbers are given once and kept: the kernel may remember any. They are few, for only what was looked up has one.
@@ -54,8 +56,14 @@ struct Nodes {
 
 #[derive(Clone)]
 enum Handle {
-    Content(Arc<WholeContent>),
+    Content(Arc<Text>),
     Control(Arc<Conversation>),
+}
+
+/// What was made of an entry at the open.
+struct Text {
+    content: WholeContent,
+    _kept: Kept,
 }
 
 impl Nodes {
@@ -88,6 +96,7 @@ impl Desk {
             handles: Mutex::new(HashMap::new()),
             handle_next: AtomicU64::new(DESK_ROOT),
             working: Arc::new(AtomicUsize::new(0)),
+            memory: Memory::default(),
         }
     }
 
@@ -109,25 +118,47 @@ impl Desk {
         Ok(children.into_iter().map(|(name, item)| (name, nodes.number(&item), item.is_dir())).collect())
     }
 
-    /// Makes the content. May take as long as a diff takes.
+    /// Makes the content. May take as long as a diff takes. ENFILE where others than who may decide have as much open as may
+    /// be, or what is open takes as much memory as may be kept.
     pub fn open(&self, node: u64, write: bool, caller: &Caller) -> Result<u64, i32> {
         let item = self.item(node)?;
         let asker = Asker::of(caller, &self.project);
+        self.check_may_open(&asker)?;
         let handle = match item {
             Item::Control => Handle::Control(Arc::new(Conversation::new(asker, Arc::clone(&self.project)))),
             _ if item.is_dir() => return Err(libc::EISDIR),
             _ if write => return Err(libc::EACCES),
-            _ => Handle::Content(Arc::new(files::content(&item, &self.project, &asker)?)),
+            _ => Handle::Content(Arc::new(self.text(&item, &asker)?)),
         };
         let number = self.handle_next.fetch_add(1, Ordering::Relaxed);
         self.handles.lock().insert(number, handle);
         Ok(number)
     }
 
+    fn check_may_open(&self, asker: &Asker) -> Result<(), i32> {
+        let is_full = || self.handles.lock().len() as u64 >= self.project.overlay.open_max();
+        match !rights::has_kept_places(asker, &self.project) && is_full() {
+            true => Err(libc::ENFILE),
+            false => Ok(()),
+        }
+    }
+
+    fn text(&self, item: &Item, asker: &Asker) -> Result<Text, i32> {
+        let share = self.memory.share(asker, &self.project);
+        let turn = item.may_be_long().then(|| share.turn());
+        if !share.has_room() {
+            return Err(libc::ENFILE);
+        }
+        let content = files::content(item, &self.project, asker)?;
+        let kept = share.keep(content.bytes_in_memory());
+        drop(turn);
+        Ok(Text { content, _kept: kept })
+    }
+
     /// Of the control file: waits for the answer, whatever `offset` says. Such a read needs a thread of its own.
     pub fn read(&self, handle: u64, offset: u64, size: usize, reader: &Caller) -> Result<Vec<u8>, i32> {
         match self.handle(handle)? {
-            Handle::Content(content) => content.read(offset, size).map_err(|err| {
+            Handle::Content(text) => text.content.read(offset, size).map_err(|err| {
                 log::error!("read what was opened in `.fettle`: {err}");
                 err.raw_os_error().unwrap_or(libc::EIO)
             }),
@@ -140,7 +171,7 @@ impl Desk {
         match self.handle(handle)? {
             Handle::Content(_) => Err(libc::EBADF),
             Handle::Control(conversation) => {
-                conversation.write(bytes, &Asker::of(writer, &self.project), &self.working)
+                conversation.write(bytes, &Asker::of(writer, &self.project), (&self.working, &self.memory))
             }
         }
     }

@@ -90,6 +90,15 @@ impl Item {
         }
     }
 
+    /// Of as many bytes as files of the project have, or the log; made without waiting for anybody.
+    pub fn may_be_long(&self) -> bool {
+        match self {
+            Self::Events | Self::Part(_, Part::Old | Part::New | Part::Diff) | Self::Backup(_) => true,
+            Self::Root | Self::Control | Self::Status | Self::Notice | Self::Held | Self::Change(_) => false,
+            Self::Part(_, Part::Meta) | Self::Backups | Self::Shell | Self::ShellFile(_) => false,
+        }
+    }
+
     /// What a name in this directory would be, if there is such a thing: [`meta`] says that.
     pub fn child(&self, name: &OsStr) -> Option<Self> {
         let name = name.to_str()?;

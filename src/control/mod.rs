@@ -16,6 +16,7 @@ mod files;
 mod filter;
 mod find;
 mod held;
+mod memory;
 mod patch;
 mod project;
 mod read;

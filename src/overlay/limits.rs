@@ -87,13 +87,18 @@ impl Overlay {
         Ok(())
     }
 
-    /// `ENFILE` where as many files are open in the view as may be. A quarter of our descriptors is left for reviews.
-    pub(super) fn check_may_open(&self) -> Result<()> {
+    /// How many files may be open at once. A quarter of our descriptors is left for reviews.
+    pub fn open_max(&self) -> u64 {
         let by_descriptors = *self.descriptors.get_or_init(process::descriptor_limit) / 4 * 3;
-        let max = match self.policy().settings.limits.open {
+        match self.policy().settings.limits.open {
             0 => by_descriptors,
             max => max.min(by_descriptors),
-        };
+        }
+    }
+
+    /// `ENFILE` where as many are open in the view.
+    pub(super) fn check_may_open(&self) -> Result<()> {
+        let max = self.open_max();
         match self.state.lock().handles.len() as u64 >= max {
             true => Err(Error::Errno(libc::ENFILE)),
             false => Ok(()),

@@ -65,6 +65,13 @@ pub enum WholeContent {
 }
 
 impl WholeContent {
+    pub fn bytes_in_memory(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::File(_) => 0,
+        }
+    }
+
     pub fn read(&self, offset: u64, size: usize) -> std::io::Result<Vec<u8>> {
         match self {
             Self::Bytes(bytes) => {

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{FileExt, symlink};
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 
 use crate::harness::{Scratch, View, eventually, lines, mounted_scratch, with_changed_lines};
 
@@ -225,4 +225,60 @@ fn a_limit_that_cannot_be_is_refused_by_name() {
     });
     let refused = refused.expect("two are being written");
     assert_eq!((refused.kind(), refused.raw_os_error()), (ErrorKind::QuotaExceeded, EDQUOT));
+}
+
+/// Whoever may look may open texts and leave answers unread, but not so many that no memory is left, nor keep the owner from
+/// looking.
+#[test]
+fn what_is_open_in_the_desk_is_bounded() {
+    let scratch = mounted_scratch!();
+    if !rustix::process::geteuid().is_root() {
+        // Others cannot enter a user's mount at all.
+        return;
+    }
+    let lines_of = |letter: &str| format!("{}\n", letter.repeat(1 << 10)).repeat(2 << 10);
+    scratch.write("a", lines_of("a"));
+    fs::set_permissions(scratch.root(), fs::Permissions::from_mode(0o755)).expect("a mode");
+    let view = limited(&scratch, "FETTLE_LIMIT_OPEN", "100");
+    view.write("a", lines_of("b"));
+    let script = r#"
+diff = ".fettle/held/" + sys.argv[1] + "/diff"
+full, go_on = os.pipe(), os.pipe()
+def fill(path):
+    opened = []
+    try:
+        while len(opened) < 200: opened.append(os.open(path, os.O_RDONLY))
+    except OSError as err:
+        assert err.errno == errno.ENFILE, err
+    for fd in opened: os.close(fd)
+    return len(opened)
+def unread():
+    opened = []
+    while len(opened) < 60:
+        opened.append(os.open(".fettle/control", os.O_RDWR))
+        os.write(opened[-1], json.dumps(dict(v=1, op="diff", ids=[sys.argv[1]])).encode())
+        if b'"busy"' in os.read(opened[-1], 100): break
+    return opened
+child = os.fork()
+if child == 0:
+    os.setgid(65534); os.setgroups([]); os.setuid(65534)
+    texts, files = fill(diff), fill(".fettle/NOTICE.md")
+    assert 5 <= texts < 30 and files == 100, (texts, files)
+    answers = unread()
+    assert 5 <= len(answers) < 60, len(answers)
+    raises("ENFILE", os.open, diff, os.O_RDONLY)
+    os.write(full[1], b"x"); os.read(go_on[0], 1)
+    for fd in answers: os.close(fd)
+    os.close(os.open(diff, os.O_RDONLY))
+    os._exit(0)
+os.close(full[1])
+assert os.read(full[0], 1) == b"x"
+assert len(get(diff)) > 4 << 20
+assert ask(op="status")["ok"]
+os.write(go_on[1], b"x")
+assert os.waitpid(child, 0)[1] == 0
+"#;
+    let id = view.only_held().id;
+    let mut command = crate::harness::script::command(&scratch, view.root(), script);
+    crate::harness::Output::from(command.arg(id).output().expect("python3")).ok();
 }
