@@ -64,7 +64,7 @@ impl Overlay {
             Err(err) if err.code() == libc::ENOENT => return Ok(None),
             way => way?,
         };
-        let (file, meta) = match (self.origin_in(path, &place)?, opened) {
+        let (file, meta) = match (self.origin_at_place(path, &place)?, opened) {
             (Origin::Lower(meta), Backing::Lower(file)) if meta.key() == Meta::of(file.as_fd())?.key() => (file, meta),
             (Origin::Upper(there, meta), Backing::Upper(id, file)) if there == *id => (file, meta),
             (Origin::Lower(_) | Origin::Upper(..) | Origin::Nothing | Origin::Hidden(_), _) => return Ok(None),
@@ -98,7 +98,7 @@ impl Overlay {
     }
 
     /// What the view has at a path, `place` being where lower has it.
-    fn origin_in(&self, path: &RelPath, place: &Place) -> Result<Origin> {
+    fn origin_at_place(&self, path: &RelPath, place: &Place) -> Result<Origin> {
         let is_lowers = self.state.lock().is_taken_from_lower(path);
         match is_lowers {
             true => place.stat()?.map_or(Ok(Origin::Nothing), |meta| self.origin_of_lower(path, meta)),
