@@ -59,6 +59,17 @@ impl Overlay {
         is_below && matches!(self.origin(path), Ok(origin) if has_content(origin.kind()))
     }
 
+    /// A landing has recorded these, without the lock under which they became known. Whoever came in between, as by a rename of
+    /// a directory above, may have recorded what is known now before that.
+    pub(super) fn record_what_is_known(&self, state: &State, recorded: &[Anchor]) {
+        let anew = state.past.known_since(recorded);
+        if !anew.is_empty()
+            && let Err(err) = self.store.vitally(|| self.store.save_anchors(&anew))
+        {
+            log::error!("record what is known of {}: {err}", anew[0].path);
+        }
+    }
+
     /// Whether what is at a path came in this session, content and all.
     pub(super) fn is_fresh(&self, path: &RelPath) -> bool {
         self.state.lock().past.is_fresh(path)

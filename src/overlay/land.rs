@@ -89,17 +89,23 @@ impl Overlay {
         }
         let promised = landing.promise(epilogue)?;
         let before = (anchors, judged_against);
-        let Some((applied, attributes_hold)) = self.apply_landing(job, comparison, promised, before, actor, enter)?
+        let Some((mut applied, attributes_hold)) =
+            self.apply_landing(job, comparison, promised, before, actor, enter)?
         else {
             return Ok(Settled::Postponed);
         };
+        let anchors = applied.epilogue().anchors.clone();
         let operation = applied.finish_soon()?;
         self.recorded(&part, operation);
         if let Some((dir, before)) = dir {
             self.dir_holds(dir, &before, &comparison.path);
         }
-        // Only now: a write between the two would have saved a row for the finish to drop.
-        self.row_dropped(&mut self.state.lock(), job.row.id);
+        {
+            let mut state = self.state.lock();
+            // Only now: a write between the two would have saved a row for the finish to drop.
+            self.row_dropped(&mut state, job.row.id);
+            self.record_what_is_known(&state, &anchors);
+        }
         self.counters.landed.fetch_add(1, Ordering::Relaxed);
         if !attributes_hold {
             self.tell_landed(&comparison.path);

@@ -13,6 +13,8 @@ mod anchors;
 mod changes;
 mod moved_dirs;
 
+use std::collections::HashMap;
+
 pub(super) use moved_dirs::MovedDirs;
 
 use anchors::Anchors;
@@ -42,6 +44,14 @@ impl Past {
     /// What is known of a path by itself; of most, nothing.
     fn known(&self, path: &RelPath) -> Known {
         self.get(path).cloned().unwrap_or_default()
+    }
+
+    /// What is known by now of the paths that these tell of, where that is something else.
+    pub fn known_since(&self, told: &[Anchor]) -> Vec<Anchor> {
+        // Of a path that is told of twice the last counts.
+        let told: HashMap<&RelPath, &Known> = told.iter().map(|anchor| (&anchor.path, &anchor.known)).collect();
+        let now = told.into_iter().map(|(path, known)| (path, known, self.known(path)));
+        now.filter(|(_, known, now)| *known != now).map(|(path, _, now)| now.as_anchor(path)).collect()
     }
 
     /// What the path had, as far as that is known of itself.

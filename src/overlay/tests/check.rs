@@ -1,6 +1,7 @@
 //! What `check` finds: each test breaks one thing in the state directory, as a bug or a damaged disk would.
 
 use super::*;
+use crate::model::RelPath;
 use crate::store::{AnchorState, DirPlace, FaultKind, Known, MovedDir};
 
 /// A held change, a backup and a landed file.
@@ -228,4 +229,19 @@ fn a_held_change_whose_file_has_gone_can_be_discarded_with_all_others() {
         bench.save("a", &changed(100, 2));
         assert_eq!(bench.lower("a"), Some(changed(100, 2)));
     }
+}
+
+#[test]
+fn what_a_landing_has_recorded_after_a_rename_of_its_directory_is_recorded_as_it_is_known() {
+    let bench = Bench::new();
+    bench.mkdir("one");
+    bench.save("one/f", "new\n");
+    let path = RelPath::parse(b"one/f").unwrap();
+    let landed = bench.view().state.lock().past.get(&path).unwrap().as_anchor(&path);
+    bench.rename("one", "other");
+    // As by who landed it and was given no processor until now.
+    bench.view().store().save_anchors(std::slice::from_ref(&landed)).unwrap();
+    assert_eq!(kinds(&bench), [FaultKind::Anchor]);
+    bench.view().record_what_is_known(&bench.view().state.lock(), &[landed]);
+    assert_eq!(kinds(&bench), []);
 }
