@@ -381,7 +381,7 @@ impl Filesystem for Adapter {
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let (_turn, done) = self.asked(req, "opendir", |view| Ok(self.door.listings.open(view, ino)));
+        let (_turn, done) = self.asked(req, "opendir", |view| self.door.listings.open(view, ino));
         match done {
             Ok((handle, flags)) => reply.opened(handle, flags),
             Err(errno) => reply.error(errno),

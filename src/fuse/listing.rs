@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fuser::{FileHandle, FileType, FopenFlags, INodeNo};
 use parking_lot::Mutex;
@@ -35,10 +36,15 @@ impl Listed {
 /// Entries of all listings that are kept together: 6 MiB or so. Past it all are dropped, and made anew when asked for.
 const KEPT_ENTRIES_MAX: usize = 200_000;
 
+/// Entries of all listings that some handle reads: 128 MiB or so. Past it none is made until some are closed.
+const READ_ENTRIES_MAX: usize = 4_000_000;
+
 #[derive(Default)]
 pub struct Listings {
     open: Mutex<Open>,
     changes: Changes,
+    /// Of all listings that there are.
+    entries: Arc<AtomicUsize>,
 }
 
 /// How often names of a directory came or went in the view, as far as anybody said so.
@@ -90,6 +96,8 @@ type Snapshot = Arc<Listing>;
 pub struct Listing {
     names: Vec<u8>,
     entries: Vec<Compact>,
+    /// They are among these.
+    counted: Arc<AtomicUsize>,
 }
 
 /// An entry whose name ends here, and begins where the one before it ends.
@@ -107,6 +115,18 @@ pub struct Entry<'a> {
 }
 
 impl Listing {
+    pub fn of(listed: Vec<Listed>, counted: &Arc<AtomicUsize>) -> Self {
+        let mut names = Vec::with_capacity(listed.iter().map(|entry| entry.name.len()).sum());
+        let compact = |Listed { name, inode, kind }| {
+            names.extend(OsString::into_vec(name));
+            let name_end = u32::try_from(names.len()).expect("the names of one directory take less than 4 GiB");
+            Compact { inode, name_end, kind }
+        };
+        let entries: Vec<Compact> = listed.into_iter().map(compact).collect();
+        counted.fetch_add(entries.len(), Ordering::Relaxed);
+        Self { names, entries, counted: Arc::clone(counted) }
+    }
+
     fn len(&self) -> usize {
         self.entries.len()
     }
@@ -125,16 +145,9 @@ impl Listing {
     }
 }
 
-impl From<Vec<Listed>> for Listing {
-    fn from(listed: Vec<Listed>) -> Self {
-        let mut names = Vec::with_capacity(listed.iter().map(|entry| entry.name.len()).sum());
-        let compact = |Listed { name, inode, kind }| {
-            names.extend(OsString::into_vec(name));
-            let name_end = u32::try_from(names.len()).expect("the names of one directory take less than 4 GiB");
-            Compact { inode, name_end, kind }
-        };
-        let entries = listed.into_iter().map(compact).collect();
-        Self { names, entries }
+impl Drop for Listing {
+    fn drop(&mut self) {
+        self.counted.fetch_sub(self.entries.len(), Ordering::Relaxed);
     }
 }
 
@@ -181,10 +194,15 @@ impl Listings {
         self.changes.clone()
     }
 
-    /// A handle, and whether the kernel may keep what it reads through it, and use what it has.
-    pub fn open(&self, view: &View, dir: INodeNo) -> (FileHandle, FopenFlags) {
+    /// A handle, and whether the kernel may keep what it reads through it, and use what it has. `ENFILE` where there are as
+    /// many as there may be open files.
+    pub fn open(&self, view: &View, dir: INodeNo) -> Result<(FileHandle, FopenFlags)> {
         let version = self.version(view, dir);
+        let max = view.open_max();
         let mut open = self.open.lock();
+        if open.handles.len() as u64 >= max {
+            return Err(Error::errno(libc::ENFILE));
+        }
         open.last += 1;
         let handle = open.last;
         let cached_at = version.filter(|_| !open.is_filled(dir.0));
@@ -202,7 +220,7 @@ impl Listings {
             open.drop_kept(dir.0);
         }
         open.handles.insert(handle, OpenDir { dir: dir.0, snapshot, cached_at });
-        (FileHandle(handle), flags)
+        Ok((FileHandle(handle), flags))
     }
 
     /// None where a change may go unseen.
@@ -295,7 +313,7 @@ impl Listings {
         };
         let snapshot: Snapshot = match shared {
             Some(shared) => shared,
-            None => Arc::new(entries(view, dir)?.into()),
+            None => self.list(view, dir)?,
         };
         let mut open = self.open.lock();
         match cached_at {
@@ -313,6 +331,14 @@ impl Listings {
         }
         open.read(handle, &snapshot);
         Ok(snapshot)
+    }
+
+    /// `ENFILE` where as many entries are kept for those who read as may be.
+    fn list(&self, view: &View, dir: INodeNo) -> Result<Snapshot> {
+        match self.entries.load(Ordering::Relaxed) {
+            READ_ENTRIES_MAX.. => Err(Error::errno(libc::ENFILE)),
+            _ => Ok(Arc::new(Listing::of(entries(view, dir)?, &self.entries))),
+        }
     }
 }
 
@@ -352,12 +378,35 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let (_overlay, door) = door_to(scratch.path());
         let (dir, listings) = (INodeNo(1), &door.listings);
-        let (handle, _) = listings.open(&door.view, dir);
+        let (handle, _) = listings.open(&door.view, dir).unwrap();
         listings.changes.note(dir.0);
         listings.forget(dir);
         assert_eq!(listings.changes.count(dir.0), 1, "what the handle reads is another listing");
         listings.release(handle);
         listings.forget(dir);
         assert!(listings.changes.0.lock().is_empty());
+    }
+
+    #[test]
+    fn past_the_limit_of_entries_that_are_kept_for_readers_nothing_is_listed() {
+        let scratch = tempfile::tempdir().unwrap();
+        std::fs::write(scratch.path().join("a"), "x").unwrap();
+        let (_overlay, door) = door_to(scratch.path());
+        let (dir, listings) = (INodeNo(1), &door.listings);
+        let read = || {
+            let (handle, _) = listings.open(&door.view, dir).unwrap();
+            let listed = listings.read(&door.view, (dir, handle, 0), |_, _| false);
+            (handle, listed.map_err(|err| err.code()))
+        };
+        let count = || listings.entries.load(Ordering::Relaxed);
+        let (first, second) = (read(), read());
+        assert_eq!((first.1, second.1, count()), (Ok(()), Ok(()), 6), "`.`, `..` and the file");
+        for (handle, _) in [first, second] {
+            listings.release(handle);
+        }
+        listings.forget(dir);
+        assert_eq!(count(), 0);
+        listings.entries.store(READ_ENTRIES_MAX, Ordering::Relaxed);
+        assert_eq!(read().1, Err(libc::ENFILE));
     }
 }

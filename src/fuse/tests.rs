@@ -112,7 +112,7 @@ fn an_xattr_is_measured_given_or_too_long() {
 
 fn listed(names: &[&str]) -> Listing {
     let entry = |(inode, name): (u64, &&str)| Listed { name: name.into(), inode, kind: FileType::RegularFile };
-    (1..).zip(names).map(entry).collect::<Vec<_>>().into()
+    Listing::of((1..).zip(names).map(entry).collect(), &Arc::default())
 }
 
 /// Names and next offsets from an offset on.

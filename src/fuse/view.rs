@@ -335,6 +335,11 @@ impl View {
         }
     }
 
+    /// How many files may be open at once, and as many directories.
+    pub fn open_max(&self) -> u64 {
+        self.overlay.open_max()
+    }
+
     /// By which listings of a directory can be told apart; none where a change may go unseen.
     pub fn listing_stamp(&self, dir: INodeNo) -> Option<ListingStamp> {
         match node(dir) {

@@ -155,6 +155,10 @@ fn past_the_limit_of_open_files_reviews_go_on() {
     assert_eq!(refused.expect("the limit is reached").raw_os_error(), ENFILE);
     assert!((30..=40).contains(&open.len()), "{} were opened", open.len());
     assert_eq!(File::create(view.path("new")).expect_err("nor made").raw_os_error(), ENFILE);
+    let mut dirs = Vec::new();
+    let refused = (0..100).find_map(|_| fs::read_dir(view.root()).map(|dir| dirs.push(dir)).err());
+    assert_eq!(refused.expect("directories count by themselves").raw_os_error(), ENFILE);
+    drop(dirs);
     // From outside, where no file of the view need be opened.
     let outside = |arguments: &[&str]| {
         let mut command = scratch.fettlefs();

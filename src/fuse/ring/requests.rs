@@ -163,7 +163,7 @@ impl Server {
             opcode::FLUSH => self.flush(request),
             opcode::OPENDIR => Some(self.attempt(
                 "opendir",
-                |view| Ok(self.door.listings.open(view, node)),
+                |view| self.door.listings.open(view, node),
                 |(handle, flags)| opened_at(Bytes::default(), handle, flags, 0),
             )),
             opcode::READDIR => self.readdir(request),
