@@ -2,12 +2,13 @@
 //! does not have yet (SPEC §8). Only told, never decided by.
 
 use std::collections::{HashMap, HashSet};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 
 use gix::ObjectId;
 
 use super::Overlay;
+use super::repository::{self, Unread, unread};
 use crate::model::RelPath;
 use crate::store::{UpperId, UpperRow, What};
 
@@ -18,9 +19,6 @@ struct Head<'a> {
     dirs: HashMap<RelPath, Option<Names>>,
 }
 
-/// Trees of directories with a million names fit.
-const OBJECT_MAX: &str = "gitoxide.objects.allocLimit=67108864";
-
 type Names = HashMap<Vec<u8>, Entry>;
 
 #[derive(Clone, Copy)]
@@ -29,18 +27,33 @@ struct Entry {
     is_dir: bool,
 }
 
+/// What HEAD has at a path; none where the directory cannot be read.
+type At = Option<Option<Entry>>;
+
 impl Overlay {
     /// The entries of `rows` whose content HEAD has at their path. None where there is no repository, no commit, or one
-    /// that cannot be read: the mark is for people, and its absence promises nothing.
+    /// that cannot be read in time: the mark is for people, and its absence promises nothing.
     pub fn in_head<'a>(&self, rows: impl IntoIterator<Item = &'a UpperRow>) -> HashSet<UpperId> {
-        let mut rows = rows.into_iter().peekable();
-        let repository = rows.peek().and_then(|_| repository(self.lower.root()).ok());
-        let Some(mut head) = repository.as_ref().and_then(Head::of) else { return HashSet::new() };
-        rows.filter(|row| self.has(&mut head, row)).map(|row| row.id).collect()
+        let rows: Vec<&UpperRow> = rows.into_iter().collect();
+        let at_head = match rows.is_empty() {
+            true => Vec::new(),
+            false => self.at_head(rows.iter().map(|row| row.names[0].clone()).collect()).unwrap_or_default(),
+        };
+        let is_there = |&(row, at): &(&UpperRow, At)| self.has(at, row);
+        rows.into_iter().zip(at_head).filter(is_there).map(|(row, _)| row.id).collect()
     }
 
-    fn has(&self, head: &mut Head<'_>, row: &UpperRow) -> bool {
-        match head.entry(&row.names[0]) {
+    fn at_head(&self, paths: Vec<RelPath>) -> Result<Vec<At>, Unread> {
+        let root = self.lower.root().try_clone_to_owned().map_err(unread)?;
+        self.head_turns.in_time(move || {
+            let repository = repository::open(root.as_fd())?;
+            let mut head = Head::of(&repository)?;
+            Ok(paths.iter().map(|path| head.entry(path)).collect())
+        })
+    }
+
+    fn has(&self, at: At, row: &UpperRow) -> bool {
+        match at {
             Some(Some(Entry { object, .. })) => self.blob_of(row, object.kind()).is_some_and(|blob| blob == object),
             // Gone on both sides.
             Some(None) => row.what == What::Whiteout,
@@ -63,24 +76,15 @@ impl Overlay {
     }
 }
 
-/// The repository of a project, read without the user's or the machine's git settings: nothing in it is ever run, and no
-/// object of it takes all memory.
-pub(super) fn repository(root: BorrowedFd<'_>) -> gix::Result<gix::Repository> {
-    // Through the descriptor: the path itself may lead into the mount.
-    let git_dir = format!("/proc/self/fd/{}/.git", root.as_raw_fd());
-    let options = gix::open::Options::isolated().open_path_as_is(true).config_overrides([OBJECT_MAX]);
-    gix::open_opts(git_dir, options)
-}
-
 impl<'a> Head<'a> {
-    fn of(repository: &'a gix::Repository) -> Option<Self> {
-        let root = repository.head_tree_id().ok()?.detach();
+    fn of(repository: &'a gix::Repository) -> Result<Self, Unread> {
+        let root = repository.head_tree_id().map_err(unread)?.detach();
         let dirs = HashMap::from([(RelPath::root(), names_in(repository, root))]);
-        Some(Self { repository, dirs })
+        Ok(Self { repository, dirs })
     }
 
-    /// What HEAD has at a path, which is no root. None where the directory cannot be read.
-    fn entry(&mut self, path: &RelPath) -> Option<Option<Entry>> {
+    /// The path is no root.
+    fn entry(&mut self, path: &RelPath) -> At {
         let (dir, name) = (path.parent()?, path.name()?);
         Some(self.names(&dir)?.get(name.as_bytes()).copied())
     }

@@ -71,6 +71,7 @@ mod removal;
 mod rename;
 mod rename_over;
 mod renamed;
+mod repository;
 mod restore;
 mod review;
 mod rmdir;
@@ -151,6 +152,7 @@ use inspected::Inspected;
 use judging::Judgings;
 use nodes::Nodes;
 use past::Past;
+use repository::Turns;
 use shells::Shells;
 use sights::Sights;
 use spent::Spent;
@@ -227,6 +229,8 @@ pub struct Overlay {
     shells: Shells,
     witness: Witness,
     spent: Spent,
+    /// Who reads git's HEAD.
+    head_turns: Turns,
     /// How many this process may have, once somebody has asked.
     descriptors: std::sync::OnceLock<u64>,
     /// Requests that release handles and are under way; `status` and the like wait for them (SPEC §4.1).
@@ -308,6 +312,7 @@ impl Overlay {
             traffic: Traffic::default(),
             bursts: Bursts::default(),
             spent: Spent::default(),
+            head_turns: Turns::default(),
             goes: Goes::default(),
             inspected: Inspected::default(),
             runs,

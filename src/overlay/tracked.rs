@@ -7,23 +7,18 @@
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use super::head;
+use super::repository::{self, Unread, unread};
 use super::rules::{PolicyError, is_there, read_below};
 use crate::model::RelPath;
 use crate::policy::ignored::{Index, IndexError, IndexTrees, TrackedSet};
-use crate::sys::thread;
 use crate::sys::tree::Tree;
 
 const INDEX_BYTES_MAX: u64 = 1 << 30;
 
 /// A line with the name of a ref.
 const REF_BYTES_MAX: u64 = 4096;
-
-/// So long a mount waits for HEAD. All trees of 100 000 files take less, in a debug build too.
-const HEAD_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Trees that are made for it have more names than fit into memory.
 const ENTRIES_MAX: usize = 2_000_000;
@@ -49,9 +44,7 @@ pub enum Unknown {
     #[error(transparent)]
     Index(#[from] IndexError),
     #[error("git's HEAD: {0}")]
-    Head(String),
-    #[error("git's HEAD: it takes more than {} s to read", HEAD_TIME_MAX.as_secs())]
-    TooLong,
+    Head(#[from] Unread),
 }
 
 impl Tracked {
@@ -120,23 +113,11 @@ fn read_head(lower: &Tree, trees: IndexTrees) -> Result<TrackedSet, Unknown> {
         Ok(Some(_)) | Err(_) => {}
     }
     let root = lower.root().try_clone_to_owned().map_err(unread)?;
-    in_time(move |until| dirs_beside(&root, &trees, until)).map(TrackedSet::of)
+    Ok(TrackedSet::of(repository::in_time(move |until| dirs_beside(&root, &trees, until))?))
 }
 
-/// A repository is what somebody has made of it: where gix waits for ever or panics, nobody else does.
-fn in_time<T: Send + 'static>(read: impl FnOnce(Instant) -> Result<T, Unknown> + Send + 'static) -> Result<T, Unknown> {
-    let until = Instant::now() + HEAD_TIME_MAX;
-    let (tell, told) = channel();
-    thread::start("head", move || tell.send(read(until))).map_err(unread)?;
-    match told.recv_timeout(HEAD_TIME_MAX) {
-        Ok(read) => read,
-        Err(RecvTimeoutError::Timeout) => Err(Unknown::TooLong),
-        Err(RecvTimeoutError::Disconnected) => Err(Unknown::Head("reading it panicked".to_owned())),
-    }
-}
-
-fn dirs_beside(lower: &OwnedFd, trees: &IndexTrees, until: Instant) -> Result<Vec<RelPath>, Unknown> {
-    let repository = head::repository(lower.as_fd()).map_err(unread)?;
+fn dirs_beside(lower: &OwnedFd, trees: &IndexTrees, until: Instant) -> Result<Vec<RelPath>, Unread> {
+    let repository = repository::open(lower.as_fd())?;
     let root = repository.head_tree_id().map_err(unread)?.detach();
     let (mut dirs, mut count) = (Vec::new(), 0);
     let mut left = vec![(RelPath::root(), root)];
@@ -158,12 +139,8 @@ fn dirs_beside(lower: &OwnedFd, trees: &IndexTrees, until: Instant) -> Result<Ve
             count += 1;
         }
         if count > ENTRIES_MAX || Instant::now() > until {
-            return Err(Unknown::TooLong);
+            return Err(Unread::TooLong);
         }
     }
     Ok(dirs)
-}
-
-fn unread(why: impl std::fmt::Display) -> Unknown {
-    Unknown::Head(why.to_string())
 }

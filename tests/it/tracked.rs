@@ -110,11 +110,27 @@ fn a_head_that_cannot_be_read_lets_nothing_pass_and_says_so() {
 fn a_head_that_takes_for_ever_to_read_keeps_no_mount_waiting() {
     let scratch = mounted_scratch!();
     project(&scratch);
-    let change = "branch=.git/$(git symbolic-ref HEAD); rm $branch; mkfifo $branch";
+    let change = "git gc -q; git multi-pack-index write; p=$(echo .git/objects/pack/*.pack); rm -f $p; mkfifo $p";
     scratch.command("sh").current_dir(scratch.project()).args(["-ec", change]).status().expect("mkfifo");
     let view = scratch.mount();
     let told = "for what it tracks is not known: git's HEAD: it takes more than 2 s to read";
     assert!(view.mount_output.stderr.contains(told), "{}", view.mount_output.stderr);
     view.cli(&["reload"]).ok();
     view.unmount();
+}
+
+/// What a program makes of `.git` keeps neither the daemon nor a command without one.
+#[test]
+fn nobody_waits_for_what_a_program_puts_into_the_repository() {
+    for made in ["mkfifo .git/packed-refs", "ln -s /dev/zero .git/packed-refs", "rm .git/HEAD; mkfifo .git/HEAD"] {
+        let scratch = mounted_scratch!();
+        project(&scratch);
+        let view = scratch.mount();
+        in_time(&view, &format!("seq 200 > gen/deep/f; {made}")).ok();
+        let program = scratch.fettlefs().get_program().to_owned();
+        let told = in_time(&view, &format!("{0} status --json; {0} diff", program.display()));
+        assert!(told.ok().stdout.contains(r#""in_head":false"#), "{made}");
+        view.unmount();
+        scratch.cli(&["confirm", "--all", "--yes"]).ok();
+    }
 }

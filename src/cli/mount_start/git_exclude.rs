@@ -91,7 +91,9 @@ fn linked_directory(work_tree: &Path, link: &Path) -> io::Result<Option<PathBuf>
 
 fn read_line(path: &Path) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
-    File::open(path)?.take(LINK_BYTES_MAX).read_to_end(&mut text)?;
+    // Nobody waits for who would write to a FIFO.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    File::from(rustix::fs::open(path, flags, Mode::empty())?).take(LINK_BYTES_MAX).read_to_end(&mut text)?;
     Ok(text.trim_ascii_end().to_vec())
 }
 
@@ -132,6 +134,18 @@ mod tests {
         fs::write(tree.join(".git"), format!("gitdir: {}\n", own.display())).expect("link");
         add_line(&tree).expect("added");
         assert_eq!(fs::read_to_string(git.join("info/exclude")).expect("exclude"), ".fettle/\n");
+    }
+
+    #[test]
+    fn nobody_waits_for_a_fifo() {
+        let scratch = tempfile::tempdir().expect("scratch");
+        fs::write(scratch.path().join(".git"), "gitdir: own\n").expect("link");
+        repository(&scratch.path().join("own"));
+        let fifo = scratch.path().join("own/commondir");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, Mode::RWXU, 0).expect("a FIFO");
+        let (done, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || done.send(add_line(scratch.path())));
+        ended.recv_timeout(std::time::Duration::from_secs(10)).expect("it ends").expect("whatever it adds");
     }
 
     #[test]

@@ -5,6 +5,10 @@ use super::*;
 const BEGIN: &str = "git init -q -b main $INIT . && git add -f .gitignore a gen was && git commit -qm made";
 const UNTRACK: &str = "git rm -rq --cached gen a/out";
 
+/// A FIFO in the place of a pack.
+const OBJECTS_THAT_KEEP_WAITING: &str =
+    "git gc -q; git multi-pack-index write; p=$(echo .git/objects/pack/*.pack); rm -f $p; mkfifo $p";
+
 fn shell(bench: &Bench, init: &str, script: &str) -> String {
     let mut command = std::process::Command::new("sh");
     command.args(["-ec", script]).current_dir(bench.lower_path("")).env("INIT", init).env("HOME", "/nowhere");
@@ -173,7 +177,11 @@ fn why_nothing_passes_is_told() {
             "git symbolic-ref HEAD refs/heads/none",
             Some("git's HEAD: Branch 'refs/heads/none' does not have any commits"),
         ),
-        ("rm .git/refs/heads/main; mkfifo .git/refs/heads/main", Some("git's HEAD: it takes more than 2 s to read")),
+        (
+            "rm .git/refs/heads/main; mkfifo .git/refs/heads/main",
+            Some("git's HEAD: `.git/refs/heads/main` is no regular file"),
+        ),
+        (OBJECTS_THAT_KEEP_WAITING, Some("git's HEAD: it takes more than 2 s to read")),
         ("rm .git/index", Some("git's index is not there")),
         ("git update-index --split-index", Some("git index: ")),
         ("rm -r .git; echo gitdir: /nowhere > .git", Some("the repository is outside")),
@@ -182,4 +190,69 @@ fn why_nothing_passes_is_told() {
         assert_eq!(told.is_some(), want.is_some(), "{change}: {told:?}");
         assert!(want.is_none_or(|want| told.as_ref().is_some_and(|told| told.contains(want))), "{change}: {told:?}");
     }
+}
+
+/// Whether a held change is told to be in HEAD, which nobody waits for.
+fn is_told_in_head(bench: &Bench) -> bool {
+    let (begun, rows) = (std::time::Instant::now(), bench.held());
+    let told = bench.view().in_head(&rows);
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert_eq!(rows.len(), 1);
+    !told.is_empty()
+}
+
+/// A change that is held and that HEAD has.
+fn committed_and_held(script: &str) -> Bench {
+    let bench = project("", &[BEGIN]);
+    bench.save("a/f", "other\n");
+    shell(&bench, "", "cp a/f kept; echo other > a/f; git add a/f; git commit -qm other; mv kept a/f");
+    shell(&bench, "", script);
+    bench
+}
+
+#[test]
+fn what_gix_finds_wherever_it_is_marks_what_is_held() {
+    for layout in [
+        ":",
+        "git pack-refs --all; mkdir -p .git/refs/heads/main",
+        "git symbolic-ref refs/heads/other refs/heads/main; git symbolic-ref HEAD refs/heads/other",
+        "git checkout -q --detach",
+        "mv .git/objects .git/others; mkdir -p .git/objects/info; echo ../others > .git/objects/info/alternates",
+        "mv .git elsewhere; ln -s elsewhere .git",
+        "mv .git elsewhere; echo gitdir: elsewhere > .git",
+        "git worktree add -q --detach work; mv .git elsewhere; sed s,/.git/,/elsewhere/, work/.git > .git",
+    ] {
+        assert!(is_told_in_head(&committed_and_held(layout)), "{layout}");
+    }
+}
+
+#[test]
+fn nobody_waits_for_what_is_no_file_in_a_repository() {
+    let put =
+        |what: &str, file: &str| format!("rm -rf .git/{file}; mkdir -p $(dirname .git/{file}); {what} .git/{file}");
+    for file in ["HEAD", "config", "packed-refs", "refs/heads/main", "commondir", "objects/info/alternates"] {
+        for what in ["mkfifo", "ln -s /dev/zero", "truncate -s 1T"] {
+            assert!(!is_told_in_head(&committed_and_held(&put(what, file))), "{what} {file}");
+        }
+    }
+    let other = format!("{}; echo ../others > .git/objects/info/alternates", put("mkfifo", "others/info/alternates"));
+    assert!(!is_told_in_head(&committed_and_held(&other)));
+}
+
+/// One reader waits for good; who asks after that does not begin to.
+#[test]
+fn an_object_that_keeps_its_reader_waiting_keeps_one() {
+    let bench = committed_and_held(OBJECTS_THAT_KEEP_WAITING);
+    assert!(bench.view().in_head(&bench.held()).is_empty());
+    assert!(!is_told_in_head(&bench) && !is_told_in_head(&bench));
+}
+
+/// Who asks at the same moment is answered one after the other.
+#[test]
+fn everybody_who_asks_at_once_is_told_what_head_has() {
+    let bench = committed_and_held(":");
+    std::thread::scope(|scope| {
+        let asked = [(); 8].map(|()| scope.spawn(|| is_told_in_head(&bench)));
+        assert!(asked.into_iter().all(|asked| asked.join().unwrap()));
+    });
 }
