@@ -8,6 +8,7 @@ use super::error::Context;
 use super::goes::{Doing, Part};
 use super::lookup::Origin;
 use super::settle::{Job, Settled};
+use super::side::Side;
 use super::uppers::{Recorded, Upper};
 use super::{Error, Overlay, Result, State};
 use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, ID_DIGITS, Reason, RelPath};
@@ -111,10 +112,7 @@ impl Overlay {
 
     /// The entry as it waits for review, its base kept.
     fn held_row(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<(UpperRow, Part)> {
-        if let Some(content) = comparison.old.stage_found(&self.store)? {
-            self.store.vitally_for_programs(|| self.store.keep_content(&content))?;
-            comparison.old.digest = Some(content.digest);
-        }
+        self.keep_as_found(&mut comparison.old)?;
         let mut row = job.row.clone();
         row.base.content = comparison.old.kept().doing(|| format!("hash {}", comparison.path))?;
         if row.held.is_none() {
@@ -122,7 +120,10 @@ impl Overlay {
             // Kept content has no attributes: what is compared is not what lower has.
             row.base.found = match comparison.old.meta {
                 Some(_) => None,
-                None => comparison.present.kept().doing(|| format!("hash {} below", comparison.path))?,
+                None => {
+                    self.keep_as_found(&mut comparison.present)?;
+                    comparison.present.kept().doing(|| format!("hash {} below", comparison.path))?
+                }
             };
             if !self.base_over(&job.row.base, comparison.present.meta.as_ref()).is_shared() {
                 row.base = row.base.of_one_name();
@@ -133,6 +134,15 @@ impl Overlay {
         let (held, part) = self.held(job, comparison, looks.digest(), actor)?;
         row.held = Some(held);
         Ok((row, part))
+    }
+
+    /// What is compared with later, or merged on, is kept as it is found, though somebody is writing to it.
+    fn keep_as_found(&self, side: &mut Side) -> Result<()> {
+        if let Some(content) = side.stage_found(&self.store)? {
+            self.store.vitally_for_programs(|| self.store.keep_content(&content))?;
+            side.digest = Some(content.digest);
+        }
+        Ok(())
     }
 
     fn held(

@@ -60,7 +60,7 @@ impl Overlay {
             );
             return Err(refused_at(path, ErrorCode::Conflict, &why));
         }
-        let mut merged = self.merge_texts(path, change.row.base.content, present, new, refuse)?;
+        let mut merged = self.merge_texts(path, change.row.base.content_below(), present, new, refuse)?;
         if change.row.looks.is_some() {
             wear_looks(&mut merged, new).map_err(|err| failed(path, &err.into()))?;
         }

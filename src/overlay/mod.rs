@@ -530,7 +530,7 @@ impl Overlay {
         let setting = self.policy().settings.window;
         let mut state = self.state.lock();
         state.windows.forget_old(setting, Instant::now());
-        let held = state.uppers.iter().filter_map(|upper| upper.row.base.digest());
+        let held = state.uppers.iter().flat_map(|upper| upper.row.base.contents());
         let anchors = state.past.iter().filter_map(|(_, known)| Some(known.kept()?.digest));
         let windows = state.windows.needed_content();
         held.chain(anchors).chain(windows).collect()

@@ -185,7 +185,7 @@ impl Overlay {
         }
     }
 
-    /// What a diff compares with: lower as it is, or what the change was based on when lower has moved on.
+    /// What a diff compares with: lower as it is, or as it was when the change was held, where lower has moved on.
     pub(super) fn shown_old(&self, row: &UpperRow) -> Result<Side> {
         let mut present = self.present_side(&row.names[0])?;
         let stamp = present.meta.map(|meta| meta.stamp());
@@ -195,7 +195,7 @@ impl Overlay {
         {
             return Ok(present);
         }
-        let Some(kept) = row.base.content else { return Ok(Side::default()) };
+        let Some(kept) = row.base.content_below() else { return Ok(Side::default()) };
         let Some(file) = self.store.content_file(kept.digest)? else { return Ok(Side::default()) };
         let side = Side::of_file(file).doing(|| "read a base".to_owned())?;
         // Kept content has no mode of its own.

@@ -224,9 +224,9 @@ impl super::Store {
 
     /// What changes are based on, and anchors name.
     fn content_of_rows(&self) -> Result<HashSet<Digest>> {
-        let bases = self.load_upper()?.into_iter().flat_map(|row| [row.base.content, row.base.found]);
-        let anchors = self.load_anchors()?.into_iter().map(|anchor| anchor.known.kept());
-        Ok(bases.chain(anchors).flatten().map(|kept| kept.digest).collect())
+        let bases = self.load_upper()?.into_iter().flat_map(|row| row.base.contents());
+        let anchors = self.load_anchors()?.into_iter().filter_map(|anchor| Some(anchor.known.kept()?.digest));
+        Ok(bases.chain(anchors).collect())
     }
 
     /// What is kept in files and is no backup, and how long it is.

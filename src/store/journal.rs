@@ -312,7 +312,7 @@ impl Intent {
             Act::Exchange { .. } | Act::Link { .. } => Vec::new(),
         });
         let anchors = self.epilogue.anchors.iter().filter_map(|anchor| Some(anchor.known.kept()?.digest));
-        let bases = self.epilogue.save.iter().filter_map(|row| row.base.digest());
+        let bases = self.epilogue.save.iter().flat_map(|row| row.base.contents());
         let backups = self.backups.iter().map(|backup| backup.digest);
         rewritten.chain(anchors).chain(bases).chain(backups).collect::<Vec<_>>().into_iter()
     }

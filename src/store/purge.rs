@@ -173,11 +173,11 @@ impl Store {
             Effect::Discarded { row, content, .. } => {
                 let content = content.and_then(|version| version.content);
                 let is_kept = content.is_none_or(|kept| named.contains(&kept.digest));
-                row.base.digest().filter(|_| is_kept)
+                is_kept.then(|| row.base.contents())
             }
             _ => None,
         };
-        Ok(effects.iter().flatten().filter_map(base).collect())
+        Ok(effects.iter().flatten().filter_map(base).flatten().collect())
     }
 
     /// The hashes of all content that has a row.

@@ -151,6 +151,11 @@ impl Base {
         self.found.or(self.content)
     }
 
+    /// What is to be kept for it: compared with by what is written later, and merged on where lower moves on.
+    pub fn contents(&self) -> impl Iterator<Item = Digest> + use<> {
+        [self.content, self.found].into_iter().flatten().map(|kept| kept.digest)
+    }
+
     /// Whether it was written through a name of an inode that has others, which all show the same content.
     pub fn is_shared(&self) -> bool {
         matches!(self.below, Below::Entry { links, .. } if links > 1)

@@ -129,3 +129,48 @@ fn a_confirmed_change_and_the_end_of_a_session_end_the_window() {
     bench.save("a", &changed(100, 85));
     assert!(bench.held().is_empty(), "of what was confirmed");
 }
+
+/// A slice that landed, and what crossed the limit after it, which waits: of 120 lines the tenth, and 51 more.
+fn held_after_a_slice() -> Bench {
+    let bench = Bench::with(&[(Key::Window, "60s")]);
+    bench.put("a", &lines(120));
+    let slice = lines(120).replace("line 10\n", "ten\n");
+    bench.save("a", &slice);
+    bench.save("a", &(40..=90).fold(slice.clone(), |text, n| text.replace(&format!("line {n}\n"), "held\n")));
+    assert_eq!((bench.held().len(), bench.lower("a")), (1, Some(slice)));
+    bench.purge_all();
+    bench
+}
+
+/// What somebody takes out of the project again, or writes over, in what landed in the window is his (SPEC §9).
+#[test]
+fn what_somebody_does_below_to_a_slice_that_landed_stays_when_the_rest_is_confirmed() {
+    for (theirs, is_new_daemon) in [("line 10\n", false), ("line 10\n", true), ("TEN\n", false), ("", false)] {
+        let mut bench = held_after_a_slice();
+        let below = bench.lower("a").unwrap().replace("ten\n", theirs);
+        bench.put("a", &below);
+        if is_new_daemon {
+            bench.remount();
+        }
+        bench.purge_all();
+        let outcome = bench.confirm(&[bench.only_id()]).unwrap().remove(0);
+        assert_eq!(outcome.action, crate::protocol::Action::Merged);
+        let want = (40..=90).fold(below, |text, n| text.replace(&format!("line {n}\n"), "held\n"));
+        assert_eq!(bench.lower("a"), Some(want), "{theirs:?}");
+    }
+}
+
+/// A diff is against lower as it is, and against what that was where it has moved on: a slice that landed is in both.
+#[test]
+fn a_diff_of_what_waits_after_a_slice_is_the_same_when_lower_moves_on() {
+    let bench = held_after_a_slice();
+    let old = |bench: &Bench| match bench.view().sides(&bench.held()[0]).unwrap().old.unwrap().content {
+        ShownContent::Bytes(bytes) => String::from_utf8(bytes).unwrap(),
+        ShownContent::Large(_) => unreachable!("it is short"),
+    };
+    let landed = bench.lower("a").unwrap();
+    assert_eq!(old(&bench), landed);
+    bench.put("a", &lines(120));
+    bench.purge_all();
+    assert_eq!(old(&bench), landed);
+}
