@@ -174,6 +174,11 @@ fn had_before(text: &Text, reader: Option<&Reader>, digest: Digest, project: &Pr
     let Some(reader) = reader else { return Ok(Had::Nothing) };
     let store = project.overlay.store();
     let Some(baseline) = store.baseline(reader, &text.path).map_err(failed)? else { return Ok(Had::Nothing) };
+    if baseline.own.is_some_and(|own| own != digest) {
+        // It knows what it made of the file, too, and that is not kept: what has become of it neither `[unchanged]` nor a
+        // diff to what it received would tell.
+        return Ok(Had::Nothing);
+    }
     if baseline.digest == digest {
         return Ok(Had::TheSame);
     }

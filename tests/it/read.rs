@@ -92,10 +92,26 @@ fn what_a_session_patched_itself_is_certified_and_nothing_else_is() {
     assert_eq!(read_json(&view, "mine", "a")["form"], "certificate");
     view.write("a", view.read("a").replace("line 7\n", "line seven\n"));
     let told = read_json(&view, "mine", "a");
-    assert_eq!((&told["form"], &told["insertions"]), (&json!("diff"), &json!(2)), "{told}");
+    assert_eq!((&told["form"], told["text"].as_str()), (&json!("content"), Some(&*view.read("a"))), "{told}");
     // Who has never received the file knows nothing of what the patch left as it was.
     patch("blind", "line 90\n", "line ninety\n");
     assert_eq!(read_json(&view, "blind", "a")["form"], "content");
+}
+
+/// Who made something of what he read knows both: that somebody has taken it away again is told him.
+#[test]
+fn that_a_patch_of_the_session_is_gone_is_no_news_that_nothing_changed() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let view = scratch.mount();
+    let base = read_json(&view, "mine", "a")["sha256"].clone();
+    let hunk = json!({"old":"line 50\n", "new":"line fifty\n"});
+    let patch = json!({"files":[{"path":"a","base_sha256":base,"hunks":[hunk]}]});
+    crate::patch::patch(&view, &["--session", "mine"], &patch.to_string()).ok();
+    view.write("a", lines(100));
+    let told = read_json(&view, "mine", "a");
+    assert_eq!((&told["form"], told["text"].as_str()), (&json!("content"), Some(&*lines(100))), "{told}");
+    assert_eq!(read_json(&view, "mine", "a")["form"], "unchanged");
 }
 
 #[test]
