@@ -257,7 +257,7 @@ struct Dated {
 }
 
 /// The names of backups past a limit, and what the others name; `backups` come newest first, and take the room that
-/// `room` says.
+/// `room` says. One that has no room beside the newer ones that stay goes, and drives no other out.
 fn beyond<'a>(
     backups: &'a [Dated],
     limits: &BackupLimits,
@@ -265,18 +265,19 @@ fn beyond<'a>(
     room: impl Fn(&Dated) -> Result<u64>,
 ) -> Result<(Vec<&'a str>, HashSet<Digest>)> {
     let mut per_path: HashMap<&RelPath, usize> = HashMap::new();
-    let (mut counted, mut bytes) = (HashSet::new(), 0);
     let (mut doomed, mut named) = (Vec::new(), HashSet::new());
+    let mut left = limits.quota_bytes;
     for backup in backups {
         let number = per_path.entry(&backup.path).or_default();
-        *number += 1;
-        if counted.insert(backup.digest) {
-            bytes += room(backup)?;
-        }
-        let is_many = *number > limits.per_path_max as usize || bytes > limits.quota_bytes;
-        match backup.created < oldest || is_many {
-            true => doomed.push(&*backup.name),
-            false => drop(named.insert(backup.digest)),
+        let is_wanted = backup.created >= oldest && *number < limits.per_path_max as usize;
+        // The same content is kept once.
+        let needed = if named.contains(&backup.digest) { 0 } else { room(backup)? };
+        if is_wanted && needed <= left {
+            *number += 1;
+            left -= needed;
+            named.insert(backup.digest);
+        } else {
+            doomed.push(&*backup.name);
         }
     }
     Ok((doomed, named))

@@ -57,6 +57,31 @@ fn past_the_quota_the_oldest_go_and_content_counts_once() {
 }
 
 #[test]
+fn what_the_quota_has_no_room_for_goes_by_itself() {
+    let bench = Bench::new();
+    bench.put("a", "first\n");
+    save_often(&bench, 3);
+    bench.put("large", &lines(10_000));
+    bench.save("large", &changed(10_000, 20));
+    save_often(&bench, 1);
+    assert_eq!(bench.backups().len(), 5);
+    assert_eq!(bench.purge(&BackupLimits { age_max: None, per_path_max: 100, quota_bytes: 27 }), 1);
+    assert_eq!(bench.contents(), ["edit 2\n", "edit 1\n", "edit 0\n", "first\n"]);
+}
+
+#[test]
+fn what_goes_for_its_number_or_its_age_takes_no_room_from_others() {
+    let bench = Bench::new();
+    bench.put("other", "other\n");
+    bench.save("other", "o\n");
+    bench.put("a", "first\n");
+    save_often(&bench, 6);
+    let limits = BackupLimits { age_max: None, per_path_max: 1, quota_bytes: 13 };
+    assert_eq!(bench.purge(&limits), 5);
+    assert_eq!(bench.contents(), ["edit 4\n", "other\n"]);
+}
+
+#[test]
 fn what_is_mostly_a_hole_drives_nothing_out() {
     let bench = Bench::new();
     bench.put("a", "first\n");
