@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::model::{ChangeKind, Reason, RelPath};
+use crate::model::{ChangeKind, Digest, Reason, RelPath};
 
 /// A change that was judged and has not been acted on.
 #[derive(Clone, Debug)]
@@ -18,6 +18,8 @@ pub struct Question {
     pub counts: Option<Counts>,
     /// Of the content that is to be there; none where nothing is.
     pub bytes: Option<u64>,
+    /// The same: what is said of one content counts for no other, however alike what is sent of both.
+    pub sha256: Option<Digest>,
     /// The whole unified diff.
     pub diff: Vec<u8>,
     pub pid: u32,
@@ -61,6 +63,7 @@ struct Asked<'a> {
     deletions: Option<u64>,
     old_lines: Option<u64>,
     bytes: Option<u64>,
+    sha256: Option<Digest>,
     diff: String,
     /// Lines of the diff that were left out.
     diff_omitted: u64,
@@ -84,6 +87,7 @@ impl Question {
             deletions: self.counts.map(|counts| counts.deletions),
             old_lines: self.counts.map(|counts| counts.old_lines),
             bytes: self.bytes,
+            sha256: self.sha256,
             diff,
             diff_omitted,
             pid: self.pid,
@@ -125,6 +129,7 @@ mod tests {
             reasons: vec![],
             counts: Some(Counts { insertions: 3, deletions: 2, old_lines: 45 }),
             bytes: Some(17),
+            sha256: Some(Digest::of(b"new")),
             diff: diff.to_owned(),
             pid: 7,
             uid: 1000,
@@ -140,8 +145,8 @@ mod tests {
     fn a_question_has_these_fields() {
         let want = serde_json::json!({
             "v": 1, "op": "modify", "project": "/p", "path": "src/a.rs", "from": null, "tier": "land", "reasons": [],
-            "insertions": 3, "deletions": 2, "old_lines": 45, "bytes": 17, "diff": "-a\n+b\n", "diff_omitted": 0,
-            "pid": 7, "uid": 1000, "exe": "/usr/bin/python3",
+            "insertions": 3, "deletions": 2, "old_lines": 45, "bytes": 17, "sha256": Digest::of(b"new").to_string(),
+            "diff": "-a\n+b\n", "diff_omitted": 0, "pid": 7, "uid": 1000, "exe": "/usr/bin/python3",
         });
         assert_eq!(asked(&question(b"-a\n+b\n")), want);
         let renamed = Question { from: Some(RelPath::parse(b"tmp").expect("a path")), ..question(b"") };

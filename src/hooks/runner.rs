@@ -218,3 +218,37 @@ fn answer_of(name: &str, report: &Report, limit: Duration) -> Answer {
         Ended::Failed(why) => unclear(format!("it could not be asked: {why}")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hooks::Tier;
+    use crate::model::{ChangeKind, Digest, RelPath};
+
+    fn question(content: &str) -> Question {
+        Question {
+            project: "/p".to_owned(),
+            path: RelPath::parse(b"a").expect("a path"),
+            kind: ChangeKind::Modify,
+            from: None,
+            tier: Tier::Land,
+            reasons: vec![],
+            counts: None,
+            bytes: Some(content.len() as u64),
+            sha256: Some(Digest::of(content.as_bytes())),
+            // Of what is too large to be compared there is none.
+            diff: vec![],
+            pid: 7,
+            uid: 1000,
+            exe: None,
+        }
+    }
+
+    #[test]
+    fn what_was_said_ahead_counts_once_and_for_that_content_alone() {
+        let (runner, no) = (Runner::default(), Answer::Deny("no".to_owned()));
+        let ask = |content| runner.ask(&[], &question(content), Duration::from_secs(1));
+        runner.said_ahead(&question("this"), no.clone());
+        assert_eq!([ask("that"), ask("this"), ask("this")], [Answer::Land, no, Answer::Land]);
+    }
+}

@@ -7,6 +7,7 @@
 use std::sync::atomic::Ordering;
 
 use super::compare::{Comparison, Old};
+use super::error::Context;
 use super::lookup::Origin;
 use super::rename::End;
 use super::settle::Job;
@@ -20,7 +21,7 @@ use crate::store::{Base, Below, Kept, UpperRow, What, Writer};
 use crate::sys::file::FileKind;
 
 impl Overlay {
-    pub(super) fn ask_hooks(&self, job: &Job, comparison: &Comparison, actor: &Writer) -> Answer {
+    pub(super) fn ask_hooks(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Answer {
         let policy = self.policy();
         if policy.hooks.is_empty() || self.is_beyond_hooks(comparison, actor) {
             return Answer::Land;
@@ -29,9 +30,11 @@ impl Overlay {
         if job.because.contains(&Reason::Hook) || self.is_hooks_own(actor) {
             return Answer::Hold("a permission program did this itself".to_owned());
         }
-        let question = self.question(job, comparison, actor);
         self.let_others_go(&comparison.path);
-        self.hooks.ask(&policy.hooks, &question, policy.settings.hook_timeout)
+        match self.question(job, comparison, actor) {
+            Ok(question) => self.hooks.ask(&policy.hooks, &question, policy.settings.hook_timeout),
+            Err(err) => Answer::Hold(format!("the question could not be asked: {err}")),
+        }
     }
 
     /// Asks of the removal of something that waits for review or is being written, before it goes: afterwards it could not
@@ -113,7 +116,7 @@ impl Overlay {
     ) -> Result<()> {
         let job = Job::to_come(row, takes_along);
         let _judging = self.judging(job.row.names[0].clone(), by.pid);
-        let comparison = match self.compare_ahead(&job, by, new) {
+        let mut comparison = match self.compare_ahead(&job, by, new) {
             Ok(Some(comparison)) => comparison,
             // They are asked again when it is judged, which cannot deny it, and holds it.
             Ok(None) => return Ok(()),
@@ -122,14 +125,14 @@ impl Overlay {
                 return Ok(());
             }
         };
-        match self.ask_hooks(&job, &comparison, by) {
+        match self.ask_hooks(&job, &mut comparison, by) {
             Answer::Deny(why) => {
                 self.counters.denied.fetch_add(1, Ordering::Relaxed);
                 self.store.record(&self.denied_event(&comparison, by, &why))?;
                 Err(Error::Denied)
             }
             answer @ (Answer::Land | Answer::Hold(_)) => {
-                self.hooks.said_ahead(&self.question(&job, &comparison, by), answer);
+                self.hooks.said_ahead(&self.question(&job, &mut comparison, by)?, answer);
                 Ok(())
             }
         }
@@ -179,14 +182,15 @@ impl Overlay {
         is_unjudged || comparison.reasons.contains(&Reason::Interrupted)
     }
 
-    fn question(&self, job: &Job, comparison: &Comparison, actor: &Writer) -> Question {
-        let Comparison { path, old, new, measure, reasons, .. } = comparison;
+    fn question(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<Question> {
+        let sha256 = comparison.new.digest().doing(|| format!("hash {}", comparison.path))?;
+        let Comparison { path, old, new, measure, reasons, .. } = &*comparison;
         let counts = |measure: crate::diff::Measure| Counts {
             insertions: measure.insertions,
             deletions: measure.deletions,
             old_lines: measure.old_lines,
         };
-        Question {
+        Ok(Question {
             project: self.policy().project.display().to_string(),
             path: path.clone(),
             kind: comparison.kind(),
@@ -195,11 +199,12 @@ impl Overlay {
             reasons: reasons.clone(),
             counts: measure.map(counts),
             bytes: new.exists().then_some(new.size),
+            sha256,
             diff: diff(comparison, old, new),
             pid: actor.pid,
             uid: actor.uid,
             exe: actor.exe().map(str::to_owned),
-        }
+        })
     }
 }
 

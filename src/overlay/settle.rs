@@ -258,7 +258,7 @@ impl Overlay {
         if !is_same && self.exceeds_burst(&comparison, actor) && comparison.reasons.is_empty() {
             comparison.add(Reason::Burst);
         }
-        match (self.ask_hooks(job, &comparison, actor), job.denial) {
+        match (self.ask_hooks(job, &mut comparison, actor), job.denial) {
             (Answer::Land, _) => {}
             (Answer::Deny(why), Denial::Drops) => return self.deny(job, &mut comparison, actor, &why),
             (Answer::Hold(why) | Answer::Deny(why), _) => comparison.hold_for_hook(why),

@@ -35,10 +35,12 @@ fn each_kind_of_change_is_asked_about_once() {
     assert!(by.0.is_some_and(|pid| pid > 1) && by.1 == Some(u64::from(rustix::process::getuid().as_raw())));
     assert!(question["exe"].as_str().is_some_and(|exe| exe.contains("python")), "{question}");
     let diff = "diff --git a/old b/old\n--- a/old\n+++ b/old\n@@ -1,2 +1,2 @@\n a\n-b\n+c\n";
+    // Of `a` and `c`.
+    let sha256 = "b72cf6d7918130f75347ff0f8b6e9fde004ee6d7fc26af90a349707207f72750";
     let want = json!({
         "v": 1, "op": "modify", "project": scratch.project(), "path": "old", "from": null, "tier": "land",
-        "reasons": [], "insertions": 1, "deletions": 1, "old_lines": 2, "bytes": 4, "diff": diff, "diff_omitted": 0,
-        "pid": question["pid"], "uid": question["uid"], "exe": question["exe"],
+        "reasons": [], "insertions": 1, "deletions": 1, "old_lines": 2, "bytes": 4, "sha256": sha256, "diff": diff,
+        "diff_omitted": 0, "pid": question["pid"], "uid": question["uid"], "exe": question["exe"],
     });
     assert_eq!(*question, want);
 
