@@ -78,7 +78,7 @@ impl Overlay {
     }
 
     /// What cannot be read any more is lost, and what was written is held: its writer is not stopped (SPEC §5).
-    fn kept_side(&self, kept: Option<Kept>, mode: u32) -> Result<Old> {
+    pub(super) fn kept_side(&self, kept: Option<Kept>, mode: u32) -> Result<Old> {
         let Some(kept) = kept else { return Ok(Old::known(Side::default())) };
         self.read_kept(kept, mode).or_else(|err| {
             log::error!("{err}");
@@ -299,8 +299,9 @@ impl Comparison {
         }
     }
 
+    /// What it does to lower, which may have what landed a moment ago where nothing was before.
     pub fn kind(&self) -> ChangeKind {
-        match (self.old.kind, self.new.kind) {
+        match (self.old.kind.or(self.present.kind), self.new.kind) {
             (None, _) => ChangeKind::Create,
             (Some(_), None) => ChangeKind::Delete,
             (Some(old), Some(new)) if old != new => ChangeKind::Type,
@@ -308,9 +309,10 @@ impl Comparison {
         }
     }
 
-    pub(super) fn hunk_count(&self) -> u64 {
-        let found_otherwise = || diff::hunks(self.old.text(), self.new.text()).len() as u64;
-        self.measure.map_or(0, |measure| measure.hunks.unwrap_or_else(found_otherwise))
+    /// Against one of the sides that it is compared with, as that was measured.
+    pub(super) fn hunk_count(&self, old: &Side, measure: Option<Measure>) -> u64 {
+        let found_otherwise = || diff::hunks(old.text(), self.new.text()).len() as u64;
+        measure.map_or(0, |measure| measure.hunks.unwrap_or_else(found_otherwise))
     }
 
     /// Hashing something large would make its writer wait (SPEC §10).

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::compare::Comparison;
+use super::compare::{self, Comparison, Old};
 use super::deny::Denial;
 use super::error::Context;
 use super::goes::{Doing, Part};
@@ -14,8 +14,8 @@ use super::{Error, Overlay, Result, State};
 use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, ID_DIGITS, Reason, RelPath};
 use crate::protocol::EventName;
 use crate::store::{
-    self, Backup, Below, Durability, Epilogue, Fate, Held, Landing, Promised, StagedContent, UpperId, UpperRow, What,
-    Writer,
+    self, Backup, Base, Below, Durability, Epilogue, Fate, Held, Landing, Promised, StagedContent, UpperId, UpperRow,
+    What, Writer,
 };
 
 impl Overlay {
@@ -131,7 +131,7 @@ impl Overlay {
         }
         row.looks = self.looks_held(&row, &comparison.new, &comparison.present)?;
         let looks = comparison.new.looks(&row).doing(|| format!("look at {}", comparison.path))?;
-        let (held, part) = self.held(job, comparison, looks.digest(), actor)?;
+        let (held, part) = self.held(job, &row, comparison, looks.digest(), actor)?;
         row.held = Some(held);
         Ok((row, part))
     }
@@ -145,23 +145,44 @@ impl Overlay {
         Ok(())
     }
 
+    /// What lower had when the change was held, where it is judged against something older: its diff is against that
+    /// (SPEC §4.6).
+    fn shown_against(&self, base: &Base, comparison: &Comparison) -> Result<Option<Side>> {
+        let Some(found) = base.found else { return Ok(None) };
+        if comparison.present.digest == Some(found.digest) {
+            return Ok(Some(comparison.present.clone()));
+        }
+        match self.kept_side(Some(found), comparison.present.mode)? {
+            Old::Known(side) => Ok(Some(*side)),
+            Old::Lost => Ok(None),
+        }
+    }
+
     fn held(
         &self,
         job: &Job,
+        row: &UpperRow,
         comparison: &mut Comparison,
         looks: Option<Digest>,
         actor: &Writer,
     ) -> Result<(Held, Part)> {
         let doing = || format!("hash {}", job.row.names[0]);
-        let (old, new) = (comparison.old.digest().doing(doing)?, comparison.new.digest().doing(doing)?);
+        let new = comparison.new.digest().doing(doing)?;
         comparison.reasons.sort();
         comparison.reasons.dedup();
         let kind = comparison.kind();
-        let full = ChangeId::full(&comparison.path, kind, old, new, looks);
+        let full = ChangeId::full(&comparison.path, kind, row.base.digest(), new, looks);
         let id = self.state.lock().unused_id(full, job.row.id)?;
         let now = store::now_millis();
         let same = job.row.held.as_ref().filter(|held| held.id == id);
-        let measure = comparison.measure;
+        let shown_against = self.shown_against(&row.base, comparison)?;
+        let shown = match &shown_against {
+            Some(old) => compare::facts(old, &comparison.new).measure,
+            None => comparison.measure,
+        };
+        let hunks = comparison.hunk_count(shown_against.as_ref().unwrap_or(&comparison.old), shown);
+        // As it was judged; where nothing was before, the diff alone tells what goes.
+        let measure = if comparison.old.exists() { comparison.measure } else { shown };
         let part = self.part_of_job(job, &comparison.path, actor, Doing::Hold);
         let held = Held {
             kind,
@@ -169,7 +190,7 @@ impl Overlay {
             insertions: measure.map_or(0, |measure| measure.insertions),
             deletions: measure.map_or(0, |measure| measure.deletions),
             old_lines: measure.map_or(0, |measure| measure.old_lines),
-            hunks: comparison.hunk_count(),
+            hunks,
             new,
             looks,
             created: same.map_or(now, |held| held.created),

@@ -223,7 +223,7 @@ impl Store {
                 found.check(unique, FaultKind::Held, &held.id, || "names two held changes".to_owned());
                 check_held(found, row, content);
                 self.check_looks(found, row, held)?;
-                let base = row.base.digest().is_none_or(|digest| contents.contains(&digest));
+                let base = row.base.content.is_none_or(|content| contents.contains(&content.digest));
                 found.check(base, FaultKind::Content, &about, || "what it was based on is not kept".to_owned());
             }
         }

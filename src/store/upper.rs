@@ -142,8 +142,9 @@ impl Base {
         Self { below, content: None, found: None }
     }
 
+    /// What its id and its diff are told against.
     pub fn digest(&self) -> Option<Digest> {
-        self.content.map(|content| content.digest)
+        self.content_below().map(|content| content.digest)
     }
 
     /// What lower had when the change was held.

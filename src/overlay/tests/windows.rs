@@ -174,3 +174,25 @@ fn a_diff_of_what_waits_after_a_slice_is_the_same_when_lower_moves_on() {
     bench.purge_all();
     assert_eq!(old(&bench), landed);
 }
+
+/// Where a window began with nothing lower has what landed in it: a change of that is no creation, and its removal none.
+#[test]
+fn what_becomes_of_a_new_file_within_its_window_is_told_against_what_landed() {
+    let bench = Bench::with(&[(Key::Window, "60s")]);
+    bench.save("n", &lines(50));
+    assert_eq!(bench.lower("n"), Some(lines(50)));
+    bench.save("n", &format!("<<<<<<< HEAD\n{}=======\n>>>>>>> theirs\n", lines(50)));
+    let held = bench.held().remove(0);
+    let told = held.held.as_ref().unwrap();
+    assert_eq!(
+        (told.kind, told.hunks, held.base.digest()),
+        (ChangeKind::Modify, 2, Some(Digest::of(lines(50).as_bytes())))
+    );
+
+    bench.unlink("n");
+    let held = bench.held().remove(0);
+    let told = held.held.as_ref().unwrap();
+    assert_eq!((told.kind, told.insertions, told.deletions), (ChangeKind::Delete, 0, 50));
+    bench.confirm(&[bench.only_id()]).unwrap();
+    assert_eq!(bench.lower("n"), None);
+}
