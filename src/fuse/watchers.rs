@@ -5,6 +5,8 @@
 //! known for ours, and is answered with what is. Watchers get `IN_MODIFY` for the name, or for the directory where the
 //! name is gone. That costs a few requests each, and is only done while anybody watches.
 
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,7 +17,9 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UT
 
 use super::observer::Teller;
 use crate::model::RelPath;
+use crate::sys::file::Meta;
 use crate::sys::mount::Device;
+use crate::sys::tree::{Tree, is_absent};
 use crate::sys::watchers::is_anybody_watching;
 
 /// To look for watchers takes at most this share of the time, so that a flood of changes costs no more than a tenth.
@@ -91,25 +95,64 @@ impl Heralded {
         while let Some(path) = at {
             match self.touch_now(&path, device) {
                 Ok(()) => return,
-                Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => at = path.parent(),
+                Err(err) if is_absent(&err) => at = path.parent(),
                 Err(err) => return log::debug!("tell watchers of {path}: {err}"),
             }
         }
     }
 
-    fn touch_now(&self, path: &RelPath, device: u64) -> rustix::io::Result<()> {
+    fn touch_now(&self, path: &RelPath, device: u64) -> io::Result<()> {
         // Not kept open: that would keep others from unmounting.
-        let root = rustix::fs::openat(CWD, &self.view, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
-        if rustix::fs::fstat(&root)?.st_dev != device {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let view = Tree::from_root(rustix::fs::openat(CWD, &self.view, flags, Mode::empty())?)?;
+        if view.device() != device {
             // Something else is mounted there by now.
             return Ok(());
         }
-        // The time of modification alone is what the kernel takes for a change of content.
-        let times = Timestamps {
-            last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
-            last_modification: Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
-        };
-        let name: &[u8] = if path.is_root() { b"." } else { path.as_bytes() };
-        rustix::fs::utimensat(&root, name, &times, AtFlags::SYMLINK_NOFOLLOW)
+        // What is told of may be another thing by now, for one a symlink that leads out of the view.
+        let found = view.open_at(path, OFlags::PATH)?;
+        if Meta::of(found.as_fd())?.device != device {
+            return Ok(());
+        }
+        Ok(modify_nothing(&found)?)
+    }
+}
+
+/// The time of modification alone is what the kernel takes for a change of content.
+fn modify_nothing(inode: &OwnedFd) -> rustix::io::Result<()> {
+    let times = Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        last_modification: Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+    };
+    rustix::fs::utimensat(inode, c"", &times, AtFlags::EMPTY_PATH)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+
+    #[test]
+    fn what_a_symlink_leads_to_by_now_is_not_touched() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for name in ["view", "view/d", "outside"] {
+            std::fs::create_dir(at(name)).unwrap();
+        }
+        for name in ["view/d/f", "outside/f"] {
+            std::fs::File::create(at(name)).unwrap().set_modified(UNIX_EPOCH).unwrap();
+        }
+        let device = Meta::of(std::fs::File::open(at("view")).unwrap().as_fd()).unwrap().device;
+        let number = Device { major: rustix::fs::major(device), minor: rustix::fs::minor(device) };
+        let (_herald, heralded) = herald((&at("view"), number), super::super::observer::queue().0);
+        let touch = || heralded.touch(&RelPath::parse(b"d/f").unwrap(), device);
+        let is_touched = |name: &str| std::fs::metadata(at(name)).unwrap().modified().unwrap() != UNIX_EPOCH;
+        touch();
+        assert!(is_touched("view/d/f"));
+        std::fs::rename(at("view/d"), at("view/moved")).unwrap();
+        std::os::unix::fs::symlink(at("outside"), at("view/d")).unwrap();
+        touch();
+        assert!(!is_touched("outside/f"));
     }
 }
