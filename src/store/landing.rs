@@ -388,6 +388,7 @@ impl<'a> Landing<'a> {
         // Deepest first.
         work.emptied.sort_by(|(a, _), (b, _)| b.cmp(a));
         let emptied = work.emptied.iter().map(|(path, _)| path.clone()).collect();
+        work.note_kept(&backups);
         let steps = work.staged.iter().map(|staged| staged.step.clone()).collect();
         let made = work.made.iter().map(|made| made.path.clone()).collect();
         let mut intent = Intent { steps, backups, epilogue, emptied, made, done: Vec::new() };
@@ -523,6 +524,12 @@ impl Work<'_> {
 
     fn last(&mut self) -> &mut Staged {
         self.staged.last_mut().expect("called right after push")
+    }
+
+    fn note_kept(&mut self, backups: &[Backup]) {
+        for staged in self.staged.iter_mut().filter(|staged| staged.replaces()) {
+            staged.is_kept = backups.iter().any(|backup| backup.path == staged.step.path);
+        }
     }
 
     fn sync_before_promise(&mut self) -> Result<()> {

@@ -147,6 +147,27 @@ fn what_somebody_removes_just_before_its_deletion_lands_is_a_conflict_and_stops_
     }
 }
 
+/// As `touch -r` does it.
+#[test]
+fn what_somebody_writes_just_before_it_is_replaced_or_goes_is_a_conflict_though_he_puts_the_times_back() {
+    let write = |bench: &Bench, name: &str| {
+        let file = std::fs::OpenOptions::new().write(true).open(bench.path(name)).unwrap();
+        let times = std::fs::FileTimes::new().set_modified(file.metadata().unwrap().modified().unwrap());
+        (&file).write_all(b"OLD").unwrap();
+        file.set_times(times).unwrap();
+    };
+    let bench = Bench::new();
+    let promised = deletion_of_the_only_file(&bench).promise(Epilogue::default()).unwrap();
+    write(&bench, "d/a");
+    assert!(matches!(promised.apply().map(|_| ()), Err(Error::Conflict { .. })));
+    assert_eq!(std::fs::read_to_string(bench.path("d/a")).unwrap(), "OLD\n");
+
+    let promised = replacement(&bench).promise(Epilogue::default()).unwrap();
+    write(&bench, "a");
+    assert!(matches!(promised.apply().map(|_| ()), Err(Error::Conflict { .. })));
+    assert_eq!(std::fs::read_to_string(bench.path("a")).unwrap(), "OLD\n");
+}
+
 #[test]
 fn what_landed_in_a_directory_that_somebody_took_away_since_is_told_as_foreign() {
     let mut bench = Bench::new();
@@ -179,8 +200,8 @@ fn old_content_is_kept_when_an_outsider_takes_its_place_before_recovery() {
     assert_eq!(bench.store().content(backups[0].digest).unwrap().unwrap(), b"old\n");
 }
 
-/// A landing of `new` over `a`, promised and applied.
-fn applied(bench: &Bench) -> super::landing::Applied<'_> {
+/// A landing of `new` over `a`, staged with its backup.
+fn replacement(bench: &Bench) -> Landing<'_> {
     std::fs::write(bench.path("a"), "old\n").unwrap();
     std::fs::write(bench.path("new"), "new\n").unwrap();
     let (file, meta) = (bench.file("new"), bench.lower.stat(&path("new")).unwrap().unwrap());
@@ -189,7 +210,12 @@ fn applied(bench: &Bench) -> super::landing::Applied<'_> {
     landing.keep(content, backup);
     let new = NewContent::File { file: &file, like: &file, meta };
     landing.place(&bench.lower, &path("a"), Some(&bench.meta("a")), &new).unwrap();
-    let applied = landing.promise(Epilogue::default()).unwrap().apply().unwrap();
+    landing
+}
+
+/// The same, promised and applied.
+fn applied(bench: &Bench) -> super::landing::Applied<'_> {
+    let applied = replacement(bench).promise(Epilogue::default()).unwrap().apply().unwrap();
     assert_eq!(std::fs::read_to_string(bench.path("a")).unwrap(), "new\n");
     applied
 }

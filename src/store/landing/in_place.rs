@@ -64,14 +64,15 @@ impl Staged {
         }
     }
 
-    /// What is to be written in place has not been renamed by us yet, so that its ctime tells also of who has written and put
-    /// times back, and of a new mode.
+    /// What is to be written in place, or was kept for what replaces it, has not been renamed by us yet, so that its ctime
+    /// tells also of who has written and put times back, and of a new mode.
     pub fn check_unwritten(&self) -> Result<()> {
-        let Act::Rewrite { .. } = self.step.act else { return Ok(()) };
         let doing = || self.doing("check");
-        let (here, opened) = (self.place.stat().doing(doing)?, Meta::of(self.written()?.as_fd()).doing(doing)?);
-        let is_expected = [here, Some(opened)].iter().all(|meta| meta.map(|meta| meta.stamp()) == self.step.expect);
-        if is_expected { Ok(()) } else { Err(self.conflict()) }
+        let is_expected = |meta: Option<Meta>| meta.map(|meta| meta.stamp()) == self.step.expect;
+        let is_rewrite = matches!(self.step.act, Act::Rewrite { .. });
+        let is_unwritten = (!is_rewrite && !self.is_kept || is_expected(self.place.stat().doing(doing)?))
+            && (!is_rewrite || is_expected(Some(Meta::of(self.written()?.as_fd()).doing(doing)?)));
+        if is_unwritten { Ok(()) } else { Err(self.conflict()) }
     }
 
     pub(super) fn rewrite(

@@ -36,6 +36,8 @@ pub(in crate::store) struct Staged {
     /// What the new content of a [`Act::Place`] or [`Act::Raise`] was given the looks of, which somebody may change below
     /// meanwhile; none at recovery.
     pub(super) expect_looks: Option<Meta>,
+    /// Whether what is there goes, and was kept as it was then: it must be that still.
+    pub(super) is_kept: bool,
     /// Whether a [`Act::Rewrite`] may have written to its inode, or a [`Act::Link`] has made its name. Recovery does not know,
     /// and goes by what is there.
     pub(super) begun: Cell<bool>,
@@ -50,8 +52,21 @@ impl Staged {
         let (begun, taken) = (Cell::new(false), Cell::new(None));
         let (waiting, nameless, other, placed, expect_looks) = (None, None, None, None, None);
         let in_place = InPlace::default();
-        let has_left_upper = false;
-        Self { step, place, waiting, nameless, other, in_place, placed, expect_looks, begun, taken, has_left_upper }
+        let (is_kept, has_left_upper) = (false, false);
+        Self {
+            step,
+            place,
+            waiting,
+            nameless,
+            other,
+            in_place,
+            placed,
+            expect_looks,
+            is_kept,
+            begun,
+            taken,
+            has_left_upper,
+        }
     }
 
     /// A step as a journal tells it, with its directory opened anew: one of lower, or one that a step of `among` puts
@@ -343,6 +358,16 @@ impl Staged {
             }
             (Act::Place { .. } | Act::Raise { .. } | Act::Take { .. } | Act::Rewrite { .. }, _) => Ok(false),
             (Act::Move { .. } | Act::Relocate { .. } | Act::Exchange { .. } | Act::Link { .. }, _) => Ok(false),
+        }
+    }
+
+    /// Whether what was expected at the path goes.
+    pub(super) fn replaces(&self) -> bool {
+        match self.step.act {
+            Act::Place { .. } | Act::Raise { .. } | Act::Take { .. } | Act::Remove { .. } => self.step.expect.is_some(),
+            // What is in a directory is looked at once all that is to go has gone.
+            Act::Supplant { .. } | Act::Rewrite { .. } => false,
+            Act::Move { .. } | Act::Relocate { .. } | Act::Exchange { .. } | Act::Link { .. } => false,
         }
     }
 
