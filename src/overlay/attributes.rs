@@ -56,6 +56,9 @@ impl Overlay {
             return Ok(meta);
         }
         match origin? {
+            // Who has a file open that somebody has replaced below reads on in that: with the size of what has come he would
+            // see it end elsewhere.
+            Origin::Lower(meta) if self.is_open_on_another(node, &meta) => self.meta_of_unlinked(node),
             // The kernel takes a node that becomes something else for broken.
             Origin::Lower(meta) | Origin::Upper(_, meta) if meta.kind == kind => Ok(meta),
             Origin::Nothing | Origin::Hidden(_) if self.state.lock().nodes.has_several_paths(node) => {
@@ -69,6 +72,12 @@ impl Overlay {
             // Removed or replaced below, or by a program that has not come to take the name from it.
             _ => self.meta_of_unlinked(node),
         }
+    }
+
+    /// Whether somebody has a node open that does not stand for what lower has at its path.
+    fn is_open_on_another(&self, node: NodeId, there: &Meta) -> bool {
+        let state = self.state.lock();
+        state.open_file(node).is_some() && !state.nodes.stands_for(node, there.kind, Some(there.key()))
     }
 
     /// Of a file that is renamed over at this moment, and has its name still: the path may tell of what comes, or of what

@@ -336,3 +336,17 @@ fn who_has_a_file_open_for_writing_that_has_landed_and_is_removed_below_loses_no
     assert!(bench.reasons_if_held().contains(&Reason::Stale), "{:?}", bench.reasons_if_held());
     bench.check();
 }
+
+/// As it stays where nothing is watched.
+#[test]
+fn who_has_a_file_open_that_is_replaced_below_is_told_of_the_one_that_he_has_open() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    let (node, handle) = (bench.node("a").unwrap(), bench.open("a", libc::O_RDONLY).unwrap());
+    bench.put("temp", "short\n");
+    std::fs::rename(bench.lower_path("temp"), bench.lower_path("a")).unwrap();
+    let meta = bench.view().attributes(node).unwrap().meta;
+    assert_eq!((meta.size, meta.links), (lines(100).len() as u64, 0));
+    bench.view().release(handle).unwrap();
+    assert_eq!(bench.read("a"), Some("short\n".to_owned()));
+}
