@@ -394,12 +394,15 @@ impl Nodes {
     /// this one open: the next look at its name finds the node that the other names have.
     pub fn set_lower(&mut self, id: NodeId, lower: Option<InodeKey>) {
         let lower = lower.filter(|key| !self.is_of_another(id, *key));
-        if self.nodes.get(id).is_none_or(|node| node.lower() == lower) {
-            return;
-        }
+        let Some(former) = self.nodes.get(id).map(Node::lower).filter(|former| *former != lower) else { return };
         self.unwatch(id);
         self.nodes.set_lower(id, lower);
-        if let Some(key) = lower.filter(|key| key.inode != id.0) {
+        let Some(key) = lower else { return };
+        // What is replaced is known no longer: as many are kept as there are files, and not as there were landings.
+        if let Some(former) = former.filter(|former| self.kept.get(former) == Some(&id)) {
+            self.kept.remove(&former);
+        }
+        if key.inode != id.0 {
             self.kept.insert(key, id);
         }
     }
@@ -535,6 +538,11 @@ impl Nodes {
         }
     }
 
+    pub fn unwatch_all(&mut self) {
+        let watched: Vec<NodeId> = self.watched.values().copied().collect();
+        watched.into_iter().for_each(|dir| self.unwatch(dir));
+    }
+
     /// The node that stands for a lower inode under whatever name.
     pub fn of_lower(&self, key: InodeKey) -> Option<NodeId> {
         self.nodes.of_lower(key)
@@ -596,6 +604,11 @@ impl Nodes {
         if self.open_on(open.node).is_some_and(|now| Arc::ptr_eq(now, open)) {
             self.close(open.node);
         }
+    }
+
+    #[cfg(test)]
+    pub fn kept(&self) -> usize {
+        self.kept.len()
     }
 
     #[cfg(test)]

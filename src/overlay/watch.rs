@@ -14,6 +14,7 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -55,6 +56,8 @@ pub(super) struct Watching {
     /// Whether inotify tells of all that happens on a device.
     devices: Mutex<HashMap<u64, bool>>,
     refused: Mutex<Option<Instant>>,
+    /// No event is read any more. Set under the view's state.
+    has_ended: AtomicBool,
 }
 
 /// Names, each in a directory.
@@ -104,13 +107,20 @@ enum Differs {
 impl Overlay {
     /// From here on directories of lower are watched, and [`Self::follow_lower`] must be running.
     pub fn watch_lower(&self, watches: Arc<Watches>) {
-        let watching = Watching { watches, devices: Mutex::default(), refused: Mutex::default() };
+        let (devices, refused, has_ended) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
+        let watching = Watching { watches, devices, refused, has_ended };
         assert!(self.watching.set(watching).is_ok(), "lower is watched once");
     }
 
-    /// Follows what others do below, until nothing can be seen any more.
+    /// Follows what others do below, until nothing can be seen any more: then nothing holds for long.
     pub fn follow_lower(&self) -> std::io::Result<()> {
         let Some(watching) = self.watching.get() else { return Ok(()) };
+        let followed = self.follow_watches(watching);
+        self.end_watching(watching);
+        followed
+    }
+
+    fn follow_watches(&self, watching: &Watching) -> std::io::Result<()> {
         let mut later = Round::default();
         loop {
             let max = (!later.is_empty()).then_some(LATER);
@@ -121,8 +131,17 @@ impl Overlay {
         }
     }
 
+    pub(super) fn end_watching(&self, watching: &Watching) {
+        {
+            let mut state = self.state.lock();
+            watching.has_ended.store(true, Ordering::SeqCst);
+            state.nodes.unwatch_all();
+        }
+        self.follow(Round { lost: true, ..Round::default() });
+    }
+
     /// Gives what must be looked at again later.
-    fn follow(&self, round: Round) -> Round {
+    pub(super) fn follow(&self, round: Round) -> Round {
         let Round { dirs, appeared, changed, lost } = if round.lost { self.everything() } else { round };
         let mut later = Round::default();
         if lost {
@@ -173,8 +192,14 @@ impl Overlay {
                         later.insert((parent, name));
                     }
                 }
-                // The directory is gone, or nobody can look into it: who asks next is told that.
-                Err(err) => log::debug!("look again at a name below: {err}"),
+                // The directory is gone, or nobody can look into it: who asks next is told that, and who asks when it has
+                // come back what there is then.
+                Err(err) => {
+                    log::debug!("look again at a name below: {err}");
+                    if self.forget_unreached(parent, &name) == Again::Soon {
+                        later.insert((parent, name));
+                    }
+                }
             }
         }
     }
@@ -267,6 +292,14 @@ impl Overlay {
         }
     }
 
+    /// Has the kernel forget all that it knows of what it has at a name. Gives whether that must be done once more.
+    fn forget_unreached(&self, parent: NodeId, name: &OsStr) -> Again {
+        self.tell(|observer| observer.entry_doubted(parent, name));
+        let Some(node) = self.state.lock().nodes.child(parent, name) else { return Again::Never };
+        self.tell(|observer| observer.content_changed(node));
+        self.forget_meanwhile(node)
+    }
+
     fn doubt_name(&self, parent: NodeId, name: &OsStr) {
         let path = self.state.lock().nodes.child_path(parent, name);
         if let Ok(path) = path {
@@ -327,6 +360,9 @@ impl Overlay {
             return None;
         }
         let mut state = self.state.lock();
+        if watching.has_ended.load(Ordering::SeqCst) {
+            return None;
+        }
         if let Err(err) = state.nodes.watch(dir, meta.key(), || watching.watches.watch(fd.as_fd())) {
             watching.note_refusal(&err);
         }

@@ -1,5 +1,6 @@
 //! What the kernel is told holds until it is told otherwise only where nothing was told of meanwhile.
 
+use super::super::nodes::Told;
 use super::super::watch::{Holds, Round};
 use super::*;
 use crate::sys::watch::{Seen, Watches};
@@ -46,4 +47,49 @@ fn a_name_that_was_missing_before_it_was_told_of_is_missing_briefly() {
     let seen = watches.wait(Some(Duration::from_secs(10))).unwrap();
     Round::default().take(&mut view.state.lock(), seen);
     assert_eq!(view.state.lock().name_holds(dir, watched), Holds::Briefly);
+}
+
+#[test]
+fn what_is_changed_in_a_directory_while_that_is_elsewhere_is_told_of_when_it_comes_back() {
+    let bench = Bench::new();
+    bench.put("d/sub/f", "one\n");
+    let elsewhere = tempfile::tempdir().unwrap();
+    let (view, watches) = (bench.view(), Watches::new(None).unwrap());
+    view.watch_lower(watches.clone());
+    let node = bench.node("d/sub/f").unwrap();
+    assert_eq!(view.attributes(node).unwrap().holds, Holds::UntilTold);
+    let follow = || {
+        let mut round = Round::default();
+        round.take(&mut view.state.lock(), watches.wait(Some(Duration::from_secs(10))).unwrap());
+        view.follow(round);
+    };
+    let away = elsewhere.path().join("d");
+    std::fs::rename(bench.lower_path("d"), &away).unwrap();
+    follow();
+    std::fs::write(away.join("sub/f"), "longer\n").unwrap();
+    follow();
+    assert_eq!(view.state.lock().nodes.told(node), Told::Nothing);
+}
+
+#[test]
+fn nothing_holds_for_long_once_nobody_follows_what_is_told() {
+    let bench = Bench::new();
+    bench.put("d/f", "one\n");
+    let view = bench.view();
+    view.watch_lower(Watches::new(None).unwrap());
+    let node = bench.node("d/f").unwrap();
+    assert_eq!(view.attributes(node).unwrap().holds, Holds::UntilTold);
+    view.end_watching(view.watching.get().unwrap());
+    assert_eq!(view.state.lock().nodes.told(node), Told::Nothing);
+    assert_eq!(view.attributes(node).unwrap().holds, Holds::Briefly);
+}
+
+#[test]
+fn numbers_are_kept_of_files_and_not_of_landings() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    let shown = bench.view().attributes(bench.node("a").unwrap()).unwrap().inode;
+    (1..20).for_each(|edits| bench.save("a", &changed(100, edits % 2 + 1)));
+    assert_eq!(bench.view().attributes(bench.node("a").unwrap()).unwrap().inode, shown);
+    assert!(bench.view().state.lock().nodes.kept() <= 1);
 }
