@@ -1,6 +1,5 @@
 //! Comparing: what a change is judged against, and every reason to hold it. Touches nothing.
 
-use super::copy_up::same_content_stamp;
 use super::error::Context;
 use super::settle::Job;
 use super::side::Side;
@@ -58,12 +57,10 @@ impl Overlay {
                 (_, content) => self.kept_side(content, mode),
             };
         }
-        let stamp = present.meta.map(|meta| meta.stamp());
-        let as_it_was = match (row.base.below, stamp) {
+        let as_it_was = match row.base.below {
             _ if job.moved_on => false,
-            (Below::Entry { stamp: base, .. }, Some(now)) => same_content_stamp(&base, &now),
-            (Below::Nothing, None) => true,
-            (Below::Entry { .. }, None) | (Below::Nothing, Some(_)) => false,
+            Below::Entry { stamp, .. } => !self.has_other_content(&row.names[0], &stamp, present),
+            Below::Nothing => present.meta.is_none(),
         };
         if !as_it_was {
             return Ok(Old::Lost);

@@ -11,6 +11,7 @@ use super::nodes::NodeId;
 use super::settle::Claim;
 use super::uppers::{Recorded, Upper};
 use super::{Error, Overlay, Result, State};
+use crate::diff::TEXT_BYTES_MAX;
 use crate::model::{RelPath, Stamp};
 use crate::policy::rules::HoldSource;
 use crate::store::{self, Base, Below, FileLooks, NewUpper, UpperFile, UpperId, UpperRow, What};
@@ -99,13 +100,32 @@ impl Overlay {
     ) -> Result<Option<Arc<File>>> {
         let (upper, meta) = self.copy_of_lower(lower, keep)?;
         let file = Arc::new(upper.file);
-        match self.enter_copied(open, (upper.new.id(), &file), keep, &meta, opened)? {
+        let moved_on = opened.is_some_and(|opened| self.has_moved_on(open.node, &opened, &meta, lower));
+        match self.enter_copied(open, (upper.new.id(), &file), keep, &meta, moved_on)? {
             Copied::Entered => drop(upper.new.keep()),
             // Unlinked: only who has it open sees what is written.
             Copied::Nameless => open.set_backing(Backing::Orphan(file.clone())),
             Copied::TooLate => return Ok(None),
         }
         Ok(Some(file))
+    }
+
+    /// Whether lower has something else by now than its writer has opened. Where only the ctime has moved, and not by a
+    /// further name, somebody may have written and put the time of modification back: unless what is known of the content
+    /// says otherwise, he is taken to have.
+    fn has_moved_on(&self, node: NodeId, opened: &Stamp, now: &Meta, lower: &File) -> bool {
+        if !same_content_stamp(opened, &now.stamp()) {
+            return true;
+        }
+        if opened.ctime == now.ctime || now.links > 1 {
+            return false;
+        }
+        let known = {
+            let state = self.state.lock();
+            let path = state.nodes.path(node).ok();
+            path.and_then(|path| state.digest_known(&path, opened)).filter(|_| now.size <= TEXT_BYTES_MAX)
+        };
+        known.is_none() || file::digest(lower).ok() != known
     }
 
     fn copy_of_lower(&self, lower: &File, keep: Keep) -> Result<(UpperFile<'_>, Meta)> {
@@ -161,7 +181,7 @@ impl Overlay {
         (id, file): (UpperId, &Arc<File>),
         keep: Keep,
         meta: &Meta,
-        opened: Option<Stamp>,
+        moved_on: bool,
     ) -> Result<Copied> {
         let mut state = self.state.lock();
         let Ok(path) = state.nodes.path(open.node) else { return Ok(Copied::Nameless) };
@@ -179,7 +199,6 @@ impl Overlay {
             Keep::NothingAtOnce => self.store.save_upper(&row)?,
             Keep::Content | Keep::ContentAndSetId | Keep::Nothing => self.store.save_upper_soon(&row)?,
         }
-        let moved_on = opened.is_some_and(|opened| !same_content_stamp(&opened, &meta.stamp()));
         state.uppers.insert(Upper { moved_on, ..Upper::written(row) });
         state.epoch += 1;
         open.set_backing(Backing::Upper(id, file.clone()));

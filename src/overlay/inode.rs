@@ -6,8 +6,9 @@ use super::error::Context;
 use super::handles::OpenFlags;
 use super::lookup::Origin;
 use super::nodes::{Left, NodeId};
+use super::set_attributes::SetTime;
 use super::{Caller, Error, Overlay, Result};
-use crate::model::RelPath;
+use crate::model::{Digest, RelPath};
 use crate::policy::rules::Action;
 use crate::store::{Effect, UpperId};
 use crate::sys::OFlags;
@@ -160,10 +161,25 @@ impl Overlay {
     }
 
     /// Lower has other times or attributes by our own doing: only others' acts count as external, end a window or make
-    /// what is being written stale.
-    pub(super) fn remember_changed(&self, inode: &Inode, after: &Meta) {
-        if let (Some(path), Some(before)) = (&inode.path, inode.before) {
+    /// what is being written stale. Whoever has saved the file at that very moment has done that himself. `mtime`: as it was
+    /// set.
+    pub(super) fn remember_changed(&self, inode: &Inode, after: &Meta, mtime: SetTime) {
+        let (Some(path), Some(before)) = (&inode.path, inode.before) else { return };
+        let has_same_content = || match mtime {
+            SetTime::Keep => (before.size, before.mtime) == (after.size, after.mtime),
+            SetTime::Now | SetTime::At(_) => before.size == after.size && self.has_known_content(path, &before),
+        };
+        if inode.entry.is_some() || !after.is_file() || has_same_content() {
             self.state.lock().touched(path, &before.stamp(), after);
         }
+    }
+
+    /// Whether lower has the content that it was known to have when it was like `before`. Of what nobody knows, or is too
+    /// large to be read for this, nothing else can be said.
+    fn has_known_content(&self, path: &RelPath, before: &Meta) -> bool {
+        let known = self.state.lock().digest_known(path, &before.stamp());
+        let Some(known) = known else { return true };
+        let present = self.present_side(path);
+        present.is_ok_and(|side| side.bytes.is_none_or(|bytes| Digest::of(&bytes) == known))
     }
 }

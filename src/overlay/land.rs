@@ -162,7 +162,7 @@ impl Overlay {
     }
 
     /// The directory of a path and what it is like, where the kernel was told just that.
-    fn dir_as_told(&self, path: &RelPath) -> Option<(NodeId, Stamp)> {
+    fn dir_as_told(&self, path: &RelPath) -> Option<(NodeId, Meta)> {
         let above = path.parent().unwrap_or_default();
         let (dir, told) = {
             let state = self.state.lock();
@@ -172,16 +172,18 @@ impl Overlay {
         if !matches!(told, Told::These(_)) {
             return None;
         }
-        let now = self.lower.stat(&above).ok()??.stamp();
-        told.is(&now).then_some((dir, now))
+        let now = self.lower.stat(&above).ok()??;
+        told.is(&now.stamp()).then_some((dir, now))
     }
 
     /// Our own temporary names have moved a directory's times. No program has done anything to its names, and none need
-    /// be told: with each notice the kernel asks once more before it walks through. Should the look fail, the events from
-    /// below have it told.
-    fn dir_holds(&self, dir: NodeId, before: &Stamp, path: &RelPath) {
-        if let Ok(Some(now)) = self.lower.stat(&path.parent().unwrap_or_default()) {
-            self.state.lock().nodes.tell_holds(dir, Some(before), &now.stamp());
+    /// be told: with each notice the kernel asks once more before it walks through. Should the look fail, or somebody have
+    /// given it another mode, owner or directory meanwhile, the events from below have it told.
+    fn dir_holds(&self, dir: NodeId, before: &Meta, path: &RelPath) {
+        if let Ok(Some(now)) = self.lower.stat(&path.parent().unwrap_or_default())
+            && looks_and_links(&now) == looks_and_links(before)
+        {
+            self.state.lock().nodes.tell_holds(dir, Some(&before.stamp()), &now.stamp());
         }
     }
 
@@ -478,10 +480,9 @@ impl State {
     /// Whether what the kernel knows of a file's attributes is still true, or known by it not to be: what a write changes
     /// it asks for anew by itself.
     fn attributes_hold(&mut self, job: &Job, comparison: &Comparison, landed: Option<&Meta>) -> bool {
-        let looks = |meta: &Meta| (meta.mode, meta.uid, meta.gid, meta.links);
         let (Some(open), Some(written), Some(landed)) = (&job.open, &comparison.new.meta, landed) else { return false };
         let replaced = comparison.present.meta.as_ref();
-        let is_same = |other: &Meta| looks(other) == looks(landed);
+        let is_same = |other: &Meta| looks_and_links(other) == looks_and_links(landed);
         let one_name = job.row.names.len() == 1 && job.takes_along.is_none();
         landed.is_file()
             && one_name
@@ -490,6 +491,11 @@ impl State {
             && !open.changed_quietly.load(Ordering::SeqCst)
             && self.nodes.tell_holds(open.node, None, &landed.stamp())
     }
+}
+
+/// What the kernel is told of an inode beside its size and times.
+fn looks_and_links(meta: &Meta) -> (u32, u32, u32, u32) {
+    (meta.mode, meta.uid, meta.gid, meta.links)
 }
 
 /// What a landing does, for who undoes it. A source that came in this session leaves no trace (SPEC §4.2).

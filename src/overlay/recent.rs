@@ -5,9 +5,23 @@
 
 use super::carry::Move;
 use super::copy_up::same_content_stamp;
-use super::{Seen, State};
-use crate::model::{RelPath, Stamp};
+use super::side::Side;
+use super::{Overlay, Seen, State};
+use crate::model::{Digest, RelPath, Stamp};
 use crate::sys::file::Meta;
+
+impl Overlay {
+    /// Whether lower has other content at `path` than when it was like `then`. Where only its ctime has moved, somebody may
+    /// have written and put the time of modification back: what is known of the content tells, if anything is.
+    pub(super) fn has_other_content(&self, path: &RelPath, then: &Stamp, present: &Side) -> bool {
+        let Some(now) = present.meta.map(|meta| meta.stamp()) else { return true };
+        if !same_content_stamp(then, &now) || then.ctime == now.ctime {
+            return !same_content_stamp(then, &now);
+        }
+        let known = self.state.lock().digest_known(path, then);
+        known.zip(present.bytes.as_ref()).is_some_and(|(known, bytes)| Digest::of(bytes) != known)
+    }
+}
 
 impl State {
     /// What was seen at a path and landed there a moment ago is not there any more.
@@ -37,6 +51,12 @@ impl State {
             let handles = self.handles.values().filter(|handle| handle.node == node);
             handles.for_each(|handle| handle.touched(before, &stamp));
         }
+    }
+
+    /// What is known to be the content of what lower has at `path`, where that is like `then` but for what a new name or mode
+    /// changes.
+    pub(super) fn digest_known(&self, path: &RelPath, then: &Stamp) -> Option<Digest> {
+        self.seen.get(path).filter(|seen| same_content_stamp(&seen.stamp, then))?.digest
     }
 
     /// The other paths of lower's file at `path`, where that is after something of ours the file that it was before.
@@ -74,11 +94,14 @@ impl State {
         self.sights.copied(from, path);
     }
 
-    /// A rename of ours has moved the ctime of what was seen, and nothing else: its content need not be looked at for that.
+    /// A rename of ours has moved the ctime of what was seen or opened, and nothing else: its content need not be looked at
+    /// for that.
     pub(super) fn seen_renamed(&mut self, path: &RelPath, before: &Stamp, after: &Stamp) {
         if let Some(seen) = self.seen.get_mut(path).filter(|seen| seen.stamp == *before) {
             seen.stamp = *after;
         }
+        let opened = self.handles.values().filter(|handle| handle.opened() == Some(*before));
+        opened.for_each(|handle| handle.touched(before, after));
     }
 
     fn seen_moved(&mut self, from: &RelPath, to: &RelPath) {

@@ -120,7 +120,7 @@ impl Overlay {
             None if self.action(path, target.kind) == Action::Pass => {}
             None => self.record_structure(path, what, target.effects(&after), Vec::new(), &self.doer(caller))?,
         }
-        self.remember_changed(target, &after);
+        self.remember_changed(target, &after, set.mtime);
         Ok(())
     }
 

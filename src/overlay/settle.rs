@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::compare::Old;
+use super::compare::{Comparison, Old};
 use super::deny::Denial;
 use super::error::Context;
 use super::handles::OpenFile;
@@ -259,7 +259,7 @@ impl Overlay {
             comparison.add(Reason::Burst);
         }
         match (self.ask_hooks(job, &mut comparison, actor), job.denial) {
-            (Answer::Land, _) => {}
+            (Answer::Land, _) => self.look_below_again(job, &mut comparison)?,
             (Answer::Deny(why), Denial::Drops) => return self.deny(job, &mut comparison, actor, &why),
             (Answer::Hold(why) | Answer::Deny(why), _) => comparison.hold_for_hook(why),
         }
@@ -282,6 +282,25 @@ impl Overlay {
             return self.end_unchanged(job, &comparison.new, &comparison.present, actor);
         }
         self.hold(job, &mut comparison, actor)
+    }
+
+    /// To ask may take as long as a person does: what somebody has saved below meanwhile is judged with the change, or makes
+    /// it stale. His times need not tell, so where content was read it is read again.
+    fn look_below_again(&self, job: &Job, comparison: &mut Comparison) -> Result<()> {
+        let Comparison { path, present: then, .. } = &*comparison;
+        if self.policy().hooks.is_empty() || then.is_dir() {
+            return Ok(());
+        }
+        let now = self.present_side(path)?;
+        let stamp = |side: &Side| side.meta.map(|meta| meta.stamp());
+        match (stamp(&now), &now.bytes) == (stamp(then), &then.bytes) {
+            true => Ok(()),
+            false if job.is_crossed => {
+                comparison.add(Reason::Stale);
+                Ok(())
+            }
+            false => Err(Error::Store(store::Error::Conflict { path: path.to_string() })),
+        }
     }
 
     /// Whether the same bytes below are as durable as what is judged: that was perhaps synced, and they never. Where they
@@ -329,24 +348,57 @@ impl Overlay {
         }
         self.remove_along(job, new, present, actor)?;
         // An older source has left its times there.
-        let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+        let now = self.present_side(path)?;
+        let is_same = is_same_inode(present, &now) && new.same_as(&now).doing(|| format!("compare {path}"))?;
+        if !is_same {
+            self.take_back_times(path, new, &now)?;
+        }
         let mut state = self.state.lock();
         // Whoever writes meanwhile is judged against what lower has by our own doing.
-        if let (Some(before), Some(after)) = (present.meta, &meta) {
+        if let (Some(before), Some(after), true) = (present.meta, &now.meta, is_same) {
             state.touched(path, &before.stamp(), after);
         }
         if !self.is_untouched(&state, job) {
             return Ok(Settled::Postponed);
         }
         self.store.record_epilogue(&epilogue)?;
-        state.landed(job, new.meta.as_ref(), meta.as_ref());
+        match is_same {
+            true => state.landed(job, new.meta.as_ref(), now.meta.as_ref()),
+            false => state.landed_before(job, present.meta.as_ref(), now.meta.as_ref()),
+        }
         self.row_dropped(&mut state, job.row.id);
         drop(state);
+        if !is_same {
+            self.shows_anew(path);
+        }
         if job.synced {
             // The row was made durable with the content. It must be gone before the content is.
             self.store.sync()?;
         }
         Ok(Settled::Unchanged)
+    }
+
+    /// Somebody has saved what lower has at a path at the moment at which it was given the times of what was there before:
+    /// they would have his content taken for that.
+    fn take_back_times(&self, path: &RelPath, given: &Side, now: &Side) -> Result<()> {
+        match (given.meta, now.meta) {
+            (Some(given), Some(now)) if now.mtime == given.mtime => {
+                let place = self.lower.place(path)?;
+                let times = [now.atime, file::now()].map(file::to_timespec);
+                place.set_times(times[0], times[1]).doing(|| format!("set the times of {path}"))
+            }
+            (_, _) => Ok(()),
+        }
+    }
+
+    /// Lower has something at a path that the kernel has not been told of.
+    fn shows_anew(&self, path: &RelPath) {
+        let node = self.state.lock().nodes.at(path);
+        if let Some(node) = node {
+            self.forget_attributes(node);
+            self.tell(|observer| observer.content_changed(node));
+        }
+        self.doubt(path);
     }
 
     /// The database has no row of an entry any more, for that has landed or was discarded; one that was written meanwhile needs
@@ -375,7 +427,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// Owner, attributes, mode and times of what has the same bytes.
+    /// Owner, attributes, mode and times of what has the same bytes, if it is still there as it was `present`.
     fn give_looks(&self, row: &UpperRow, new: &Side, present: &Side) -> Result<()> {
         let path = &row.names[0];
         let (Some(FileKind::Regular | FileKind::Symlink), Some(ours), Some(theirs)) =
@@ -383,6 +435,10 @@ impl Overlay {
         else {
             return Ok(());
         };
+        let now = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+        if now.is_none_or(|now| now.stamp() != theirs.stamp()) {
+            return Ok(());
+        }
         self.part_nameless_from(&theirs)?;
         let place = self.lower.place(path)?;
         let doing = || format!("change attributes of {path}");
@@ -500,6 +556,10 @@ fn is_to_be_judged_again(job: &Job, err: &Error) -> bool {
     }
 }
 
+fn is_same_inode(one: &Side, other: &Side) -> bool {
+    one.meta.map(|meta| meta.key()) == other.meta.map(|meta| meta.key())
+}
+
 /// A new file has taken one name of a file with several. With the same bytes it still is a file of its own: what is
 /// written to it next must not show under the others.
 pub(super) fn leaves_other_names(base: &Base, present: &Side) -> bool {
@@ -517,22 +577,36 @@ impl State {
 
     /// The entry's content, which the view had as `shown`, is lower's now. It stays only for who still has it open.
     pub(super) fn landed(&mut self, job: &Job, shown: Option<&Meta>, meta: Option<&Meta>) {
-        self.epoch += 1;
-        job.open.iter().for_each(|open| open.changed_below(self.epoch));
-        let path = job.row.names[0].clone();
-        if let Some(node) = self.nodes.at(&path) {
-            // A name that goes takes nothing from a file that has others.
-            if meta.is_some() || self.nodes.names(node).len() == 1 {
-                self.nodes.set_lower(node, meta.map(Meta::key));
-            }
-            if let Some(meta) = meta {
-                self.nodes.set_cached(node, &meta.stamp());
-                self.nodes.note_shown(node, &meta.stamp());
-            }
+        self.ends_as(job, meta);
+        let path = &job.row.names[0];
+        if let (Some(node), Some(meta)) = (self.nodes.at(path), meta) {
+            self.nodes.set_cached(node, &meta.stamp());
+            self.nodes.note_shown(node, &meta.stamp());
         }
         // A rename, which brought it here, does move the ctime.
         if let (Some(shown), Some(below), None) = (shown, meta, &job.takes_along) {
-            self.nodes.keep_ctime(&path, shown, below);
+            self.nodes.keep_ctime(path, shown, below);
+        }
+    }
+
+    /// The same where lower had the entry's content `before`, and somebody has put something else there since: who has the
+    /// entry open has not seen it.
+    fn landed_before(&mut self, job: &Job, before: Option<&Meta>, now: Option<&Meta>) {
+        self.ends_as(job, now);
+        let node = self.nodes.at(&job.row.names[0]);
+        if let (Some(node), Some(before)) = (node, before) {
+            self.handles_on(node).for_each(|handle| handle.landed_merged(before.stamp()));
+        }
+    }
+
+    /// The entry is no more, but for who still has it open: lower has `meta` in its place.
+    fn ends_as(&mut self, job: &Job, meta: Option<&Meta>) {
+        self.epoch += 1;
+        job.open.iter().for_each(|open| open.changed_below(self.epoch));
+        let node = self.nodes.at(&job.row.names[0]);
+        // A name that goes takes nothing from a file that has others.
+        if let Some(node) = node.filter(|node| meta.is_some() || self.nodes.names(*node).len() == 1) {
+            self.nodes.set_lower(node, meta.map(Meta::key));
         }
         self.uppers.held_no_more(job.row.id);
         let Some(upper) = self.uppers.get_mut(job.row.id) else { return };

@@ -116,12 +116,12 @@ impl Overlay {
             return Ok(false);
         }
         let Some(tree) = self.tree_of(by.pid) else { return Ok(false) };
-        let (at, now) = match (comparison.present.meta, self.renamed_away(comparison)?) {
-            (None, Some((to, meta))) => (to, Some(meta)),
-            (present, _) => (comparison.path.clone(), present),
-        };
-        let seen = self.state.lock().sights.last(tree, &at);
-        Ok(seen.is_some_and(|seen| now.is_none_or(|now| !same_content_stamp(&seen, &now.stamp()))))
+        let Comparison { path, present, .. } = comparison;
+        let last = |at: &RelPath| self.state.lock().sights.last(tree, at);
+        Ok(match (present.meta, self.renamed_away(comparison)?) {
+            (None, Some((to, now))) => last(&to).is_some_and(|seen| !same_content_stamp(&seen, &now.stamp())),
+            (_, _) => last(path).is_some_and(|seen| self.has_other_content(path, &seen, present)),
+        })
     }
 
     /// Who makes something at a path that is free is told so: it takes the place of nothing, and is no change of what somebody

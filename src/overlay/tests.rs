@@ -18,6 +18,7 @@ mod links;
 mod looks;
 mod looks_held;
 mod many;
+mod meanwhile;
 mod model;
 mod moved_aside;
 mod names_below;

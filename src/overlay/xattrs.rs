@@ -10,6 +10,7 @@ use super::error::Context;
 use super::inode::Inode;
 use super::looks::looks_of_effects;
 use super::nodes::NodeId;
+use super::set_attributes::SetTime;
 use super::{Caller, Error, Overlay, Result};
 use crate::policy::rules::Action;
 use crate::store::Effect;
@@ -125,7 +126,7 @@ impl Overlay {
             }
         }
         inode.entry.map_or(Ok(()), |id| self.mark_dirty(id))?;
-        self.remember_changed(inode, &now);
+        self.remember_changed(inode, &now, SetTime::Keep);
         Ok(())
     }
 

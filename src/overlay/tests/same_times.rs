@@ -70,3 +70,57 @@ fn what_is_held_after_others_in_one_window_is_based_on_what_they_left() {
     assert_eq!(outcomes[0].action, Action::Applied);
     assert_eq!(bench.lower("a"), Some(changed(100, 60)));
 }
+
+/// One that nobody has landed, and one that has landed.
+#[test]
+fn who_has_opened_a_file_before_it_lands_over_nothing_that_he_has_not_seen() {
+    for has_landed in [false, true] {
+        let bench = Bench::with(&[(Key::Window, "0")]);
+        bench.put("a", &lines(100));
+        if has_landed {
+            bench.save("a", &changed(100, 1));
+        }
+        let handle = bench.open("a", libc::O_RDWR).unwrap();
+        bench.edit_unseen("a", "NEW");
+        bench.view().write(handle, 0, changed(100, 2).as_bytes()).unwrap();
+        bench.close(handle);
+        assert_eq!(bench.reasons(), [Reason::Stale], "{has_landed}");
+        assert!(bench.lower("a").unwrap().starts_with("NEW"));
+    }
+}
+
+#[test]
+fn a_new_mode_or_name_below_makes_nobody_stale_where_it_is_known_what_was_there() {
+    let bench = Bench::with(&[(Key::Window, "0")]);
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 1));
+    let handle = bench.open("a", libc::O_RDWR).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(bench.lower_path("a"), mode).unwrap();
+    bench.view().write(handle, 0, changed(100, 2).as_bytes()).unwrap();
+    bench.close(handle);
+    assert_eq!((bench.reasons_if_held(), &bench.lower("a").unwrap()[..6]), (vec![], "new 0\n"));
+}
+
+#[test]
+fn a_file_that_its_writer_renames_before_he_writes_is_what_he_has_opened() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    let handle = bench.open("a", libc::O_RDWR).unwrap();
+    bench.rename("a", "b");
+    bench.view().write(handle, 0, changed(100, 2).as_bytes()).unwrap();
+    bench.close(handle);
+    assert_eq!((bench.reasons_if_held(), &bench.lower("b").unwrap()[..6]), (vec![], "new 0\n"));
+}
+
+/// By whom it was read, and is saved by a rename.
+#[test]
+fn a_save_over_it_is_stale_where_it_is_known_what_was_there() {
+    let bench = Bench::with(&[(Key::Window, "0")]);
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 1));
+    bench.edit_unseen("a", "OLD");
+    bench.save_by_rename("a", &changed(100, 2));
+    assert_eq!(bench.reasons(), [Reason::Stale]);
+    assert!(bench.lower("a").unwrap().starts_with("OLD"));
+}

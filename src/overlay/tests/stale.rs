@@ -11,7 +11,7 @@ impl Bench {
     }
 
     /// As editors do that write a temporary file and rename it.
-    fn save_by_rename(&self, path: &str, content: &str) {
+    pub(super) fn save_by_rename(&self, path: &str, content: &str) {
         self.save("temp", content);
         self.rename("temp", path);
     }
