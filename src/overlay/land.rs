@@ -576,5 +576,6 @@ pub(super) fn backup_of(
         created,
         by: Some(actor.clone()),
         for_all: false,
+        owner: side.meta.map(|meta| (meta.uid, meta.gid)),
     }
 }

@@ -3,6 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use rustix::process::{getegid, geteuid};
+
 use super::error::Context;
 use super::handles::Backing;
 use super::land::{Replacement, content_effect};
@@ -188,16 +190,14 @@ impl Overlay {
     }
 
     fn side_of_backup(&self, one: &Rolling<'_>) -> Result<Side> {
-        let Rolling { backup, path, present, merged, .. } = one;
+        let Rolling { backup, present, merged, .. } = one;
         if let Some(merged) = merged {
             return Ok(merged.clone());
         }
         let kept = self.store.content_file(backup.digest)?.ok_or(Error::Errno(libc::ENOENT))?;
-        let owner = match present.meta {
-            Some(meta) => Some(meta),
-            None => self.lower.stat(&path.parent().unwrap_or_default())?,
-        };
-        let (uid, gid) = owner.map_or((0, 0), |meta| (meta.uid, meta.gid));
+        // What its directory's owner could not read he is not given.
+        let owner = present.meta.map(|meta| (meta.uid, meta.gid)).or(backup.owner);
+        let (uid, gid) = owner.unwrap_or_else(|| (geteuid().as_raw(), getegid().as_raw()));
         let Backup { size, mode, group, mtime, .. } = **backup;
         let looks = Version { content: None, size, mode: mode & 0o7777, uid, gid, mtime, group };
         match backup.symlink {

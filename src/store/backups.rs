@@ -34,6 +34,9 @@ pub struct Backup {
     /// All the world could read it where it was when this was made. Not known of older ones: then nobody could.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub for_all: bool,
+    /// User and group. Not known of older ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<(u32, u32)>,
 }
 
 impl Backup {

@@ -77,6 +77,7 @@ impl Bench {
             created: now_millis(),
             by: None,
             for_all: false,
+            owner: None,
         };
         (content, backup)
     }

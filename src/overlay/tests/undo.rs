@@ -1099,3 +1099,17 @@ fn what_is_discarded_first_is_in_no_restored_files_way() {
     assert_eq!((bench.read("d/q/s"), bench.read("d/f")), (Some("small\n".to_owned()), Some(lines(200))));
     bench.assert_sound();
 }
+
+#[test]
+fn a_deleted_file_is_rolled_back_to_whom_it_was() {
+    let bench = Bench::new();
+    bench.put("d/key", "secret\n");
+    std::os::unix::fs::chown(bench.lower_path("d"), Some(7), Some(8)).unwrap();
+    std::os::unix::fs::chown(bench.lower_path("d/key"), Some(0), Some(9)).unwrap();
+    std::fs::set_permissions(bench.lower_path("d/key"), std::fs::Permissions::from_mode(0o600)).unwrap();
+    bench.unlink("d/key");
+    let backup = bench.view().store().backups().unwrap().remove(0);
+    rolled_back(&bench, &backup).unwrap();
+    let meta = std::fs::metadata(bench.lower_path("d/key")).unwrap();
+    assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o777), (0, 9, 0o600));
+}

@@ -111,6 +111,7 @@ fn keep_foreign_content(
         created,
         by: None,
         for_all: false,
+        owner: Some((meta.uid, meta.gid)),
     };
     let event = EventDraft::new(EventName::ExternalModified).with(|event| {
         event.path = Some(path.clone());
