@@ -4,20 +4,22 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::XattrFlags;
 
 use super::review::{Reviewed, failed, refused_at};
 use super::undo::{UndoHow, already, not_undone, structure_outcome, undone_event};
+use super::xattrs::is_privileged;
 use super::{Error, Overlay, Result};
 use crate::model::{OperationId, RelPath, Timestamp};
 use crate::protocol::{ErrorCode, Outcome};
 use crate::store::{Effect, Epilogue, EventDraft, Operation, PathEffect};
 use crate::sys::OFlags;
-use crate::sys::file::{self, FileKind, Meta};
-use crate::sys::tree::Place;
+use crate::sys::file::{self, FileKind, Meta, SET_ID};
+use crate::sys::tree::{Place, is_absent};
 use crate::sys::xattr;
 
 /// The attributes that an operation has changed, as they are to be or as they are.
@@ -31,6 +33,36 @@ struct Looks {
     xattrs: Vec<(OsString, Option<Vec<u8>>)>,
 }
 
+/// By what the attributes of an entry come to the disk.
+enum ToSync {
+    Inode(File),
+    FileSystem(OwnedFd),
+}
+
+impl ToSync {
+    /// FIFOs, sockets and devices are not opened: who waits for the other end of a pipe would go on. They, symlinks, and what
+    /// its mode keeps its owner from reading come to the disk with all that is beside them.
+    fn of(kind: FileKind, place: &Place, fd: BorrowedFd<'_>) -> io::Result<Self> {
+        let opened = match kind {
+            FileKind::Regular | FileKind::Directory => file::reopen(fd, OFlags::RDONLY | OFlags::NONBLOCK),
+            FileKind::Symlink | FileKind::Fifo | FileKind::Socket | FileKind::CharDevice | FileKind::BlockDevice => {
+                return place.open_dir().map(Self::FileSystem);
+            }
+        };
+        match opened {
+            Err(err) if err.raw_os_error() == Some(libc::EACCES) => place.open_dir().map(Self::FileSystem),
+            opened => opened.map(Self::Inode),
+        }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        match self {
+            Self::Inode(file) => file.sync_all(),
+            Self::FileSystem(dir) => Ok(rustix::fs::syncfs(dir)?),
+        }
+    }
+}
+
 /// Whether an effect is one on attributes.
 pub(super) fn is_on_attributes(effect: &Effect) -> bool {
     matches!(effect, Effect::Mode { .. } | Effect::Owner { .. } | Effect::Times { .. } | Effect::Xattr { .. })
@@ -40,14 +72,12 @@ impl Overlay {
     pub(super) fn undo_attributes(&self, operation: &Operation, how: &UndoHow) -> Reviewed<Vec<Outcome>> {
         let path = &operation.effects[0].path;
         self.check_may_land(path, &how.review.by)?;
-        let gone = || refused_at(path, ErrorCode::Conflict, "it is not there any more");
-        let now = self.lower.stat(path).map_err(|err| failed(path, &err.into()))?.ok_or_else(gone)?;
+        let (place, fd) = self.find_to_dress(path)?;
+        let now = Meta::of(fd.as_fd()).map_err(|err| failed(path, &err.into()))?;
         self.check_may_rewrite(path, Some(&now), &how.review.by)?;
-        let place = self.lower.place(path).map_err(|err| failed(path, &err.into()))?;
-        let fd = place.open(OFlags::PATH).map_err(|err| failed(path, &err.into()))?;
         let (mut wanted, mut found) = (Looks::default(), Looks::default());
-        for PathEffect { effect, .. } in &operation.effects {
-            let is_changed = wanted.add(&mut found, effect, &now, fd.as_fd()).map_err(|err| failed(path, &err))?;
+        for effect in operation.effects.iter().filter_map(|done| self.grantable(&done.effect, &now)) {
+            let is_changed = wanted.add(&mut found, &effect, &now, fd.as_fd()).map_err(|err| failed(path, &err))?;
             if is_changed && !how.force {
                 return Err(refused_at(path, ErrorCode::Conflict, "its attributes were changed since"));
             }
@@ -61,41 +91,62 @@ impl Overlay {
         }
         let effects = wanted.effects(&found).into_iter().map(|effect| PathEffect::new(path, effect));
         let event = undone_event(self, path, operation, how).doing(effects);
-        let set_back = self.set_back((path, &place), &now, (&wanted, &found), event);
-        let (undone, inode) = set_back.map_err(|err| not_undone(path, &err))?;
+        let set_back = self.set_back(path, (&place, fd.as_fd()), &now, (&wanted, &found), event);
+        let (undone, to_sync) = set_back.map_err(|err| not_undone(path, &err))?;
         if let Err(err) = self.dress_held(path, &now) {
             log::error!("{path} has its attributes again, and what is held over it does not: {err}");
         }
         self.tell_content_changed(path);
-        let synced = inode.map_or(Ok(()), |inode| inode.sync_all()).map_err(Error::from);
-        self.durable(path, synced).map_err(|err| failed(path, &err))?;
+        self.durable(path, to_sync.sync().map_err(Error::from)).map_err(|err| failed(path, &err))?;
         outcome.operation = undone.map(|undone| undone.to_string());
         Ok(vec![outcome])
     }
 
-    /// Gives an entry that looks like `now` the attributes `wanted` instead of those it was `found` with. Gives the file to
-    /// sync as well.
+    /// What stands at a path, to be looked at, and where.
+    fn find_to_dress(&self, path: &RelPath) -> Reviewed<(Place, OwnedFd)> {
+        let found = self.lower.place(path).and_then(|place| Ok((place.open(OFlags::PATH)?, place)));
+        match found {
+            Err(err) if is_absent(&err) => Err(refused_at(path, ErrorCode::Conflict, "it is not there any more")),
+            found => found.map(|(fd, place)| (place, fd)).map_err(|err| failed(path, &err.into())),
+        }
+    }
+
+    /// What reverses an effect may give back: what stands there may have been written since by who could not have had these
+    /// rights for it (SPEC §6).
+    fn grantable(&self, effect: &Effect, now: &Meta) -> Option<Effect> {
+        match effect {
+            Effect::Mode { before, after } if now.is_file() && !self.grants.suid => {
+                // As far as they are, they stay.
+                let before = before & !SET_ID | now.mode & SET_ID;
+                Some(Effect::Mode { before, after: *after })
+            }
+            Effect::Xattr { name, .. } if is_privileged(OsStr::from_bytes(name)) && !self.grants.all() => None,
+            other => Some(other.clone()),
+        }
+    }
+
+    /// Gives an entry that looks like `now` the attributes `wanted` instead of those it was `found` with. Gives what is to be
+    /// synced as well, opened before: after it nothing but the disk may be in the way.
     fn set_back(
         &self,
-        (path, place): (&RelPath, &Place),
+        path: &RelPath,
+        (place, fd): (&Place, BorrowedFd<'_>),
         now: &Meta,
         (wanted, found): (&Looks, &Looks),
         event: EventDraft,
-    ) -> Result<(Option<OperationId>, Option<File>)> {
+    ) -> Result<(Option<OperationId>, ToSync)> {
         self.store.open_log()?;
-        let fd = place.open(OFlags::PATH)?;
-        let is_symlink = now.kind == FileKind::Symlink;
-        let inode = (!is_symlink).then(|| file::reopen(fd.as_fd(), OFlags::RDONLY | OFlags::NONBLOCK)).transpose()?;
+        let to_sync = ToSync::of(now.kind, place, fd)?;
         let record = || Ok(self.store.record_operation(&Epilogue { events: vec![event], ..Epilogue::default() })?);
-        let undone = match wanted.give(place, fd.as_fd()).and_then(|()| record()) {
+        let undone = match wanted.give(place, fd).and_then(|()| record()) {
             Ok(undone) => undone,
             Err(err) => {
-                found.give(place, fd.as_fd())?;
+                found.give(place, fd)?;
                 return Err(err);
             }
         };
-        self.state.lock().touched(path, &now.stamp(), &Meta::of(fd.as_fd())?);
-        Ok((undone, inode))
+        self.state.lock().touched(path, &now.stamp(), &Meta::of(fd)?);
+        Ok((undone, to_sync))
     }
 
     /// What waits over an entry that was `found` at a path shows the attributes that this has again, but for its own, and
@@ -178,7 +229,7 @@ impl Looks {
             }
         }
         self.owner.map_or(Ok(()), |(uid, gid)| place.set_owner(Some(uid), Some(gid)))?;
-        self.mode.map_or(Ok(()), |mode| place.set_mode(mode))?;
+        self.mode.map_or(Ok(()), |mode| file::set_mode(fd, mode))?;
         let times = self.times.map(|(access, change)| (file::to_timespec(access), file::to_timespec(change)));
         Ok(times.map_or(Ok(()), |(access, change)| place.set_times(access, change))?)
     }

@@ -94,9 +94,8 @@ impl Overlay {
         let inode = self.inode_to_change(node)?;
         self.check_not_frozen(&inode, caller)?;
         let bytes = name.as_bytes();
-        let gated = bytes.starts_with(b"security.") || bytes.starts_with(b"trusted.");
         let judged = match &inode.path {
-            Some(path) if gated && !self.grants.all() => self.is_judged_by_any_name(path, &inode)?,
+            Some(path) if is_privileged(name) && !self.grants.all() => self.is_judged_by_any_name(path, &inode)?,
             Some(_) | None => false,
         };
         match bytes.starts_with(OWN_XATTRS) || judged {
@@ -171,6 +170,12 @@ fn drop_foreign_set_gid(inode: &Reached, caller: &Caller) -> std::io::Result<()>
 
 fn looks_of_attribute(name: &OsStr) -> OwnLooks {
     OwnLooks { xattrs: vec![name.as_bytes().to_vec()], ..OwnLooks::default() }
+}
+
+/// What only who has privileges may set.
+pub(super) fn is_privileged(name: &OsStr) -> bool {
+    let bytes = name.as_bytes();
+    bytes.starts_with(b"security.") || bytes.starts_with(b"trusted.")
 }
 
 fn is_acl(name: &OsStr) -> bool {

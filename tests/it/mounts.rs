@@ -448,6 +448,29 @@ fn a_user_mounts_with_fusermount3_and_unmounts() {
 }
 
 #[test]
+fn a_user_undoes_a_mode_that_keeps_him_from_reading() {
+    let scratch = mounted_scratch!();
+    scratch.write("d/a", lines(100));
+    fs::set_permissions(scratch.root(), fs::Permissions::from_mode(0o755)).expect("a mode");
+    for place in ["project", "project/d", "project/d/a", "home", "home/.config"] {
+        std::os::unix::fs::chown(scratch.root().join(place), Some(65534), Some(65534)).expect("an owner");
+    }
+    let work = "$ROOT/fettlefs mount $PROJECT && cd $PROJECT
+        for path in d/a d; do for mode in 000 200; do
+            chmod $mode $path
+            $ROOT/fettlefs undo $($ROOT/fettlefs log | grep -o \"op[0-9]*\" | tail -n 1) >&2
+            stat -c %a $path
+        done; done
+        cd / && $ROOT/fettlefs unmount $PROJECT";
+    let script = format!(
+        "cp $FETTLEFS fettlefs; mknod -m 666 fuse c 10 229 && mount --bind fuse /dev/fuse &&
+        exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -ec '{work}'"
+    );
+    let output = in_own_namespace(&scratch, &script).ok();
+    assert!(output.stdout.contains("644\n644\n755\n755\n"), "{output:?}");
+}
+
+#[test]
 fn a_mount_can_be_read_only() {
     let scratch = mounted_scratch!();
     scratch.write("a", lines(100));

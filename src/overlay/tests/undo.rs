@@ -359,6 +359,24 @@ fn modes_and_owners_go_back_as_far_as_nobody_has_changed_them_since() {
     bench.assert_sound();
 }
 
+/// Opened, a FIFO lets go of who waits for its other end, a socket cannot be, and neither can be synced.
+#[test]
+fn the_modes_of_special_files_and_symlinks_owners_go_back_and_nothing_is_opened() {
+    let mut bench = Bench::new();
+    for (name, kind) in [("pipe", libc::S_IFIFO), ("socket", libc::S_IFSOCK)] {
+        bench.view().mknod(ROOT, OsStr::new(name), kind | 0o600, 0, &ME).unwrap();
+        bench.set(name, Some(0o666), None);
+        bench.undo_latest();
+        assert_eq!(bench.mode(name), 0o600, "{name}");
+    }
+    symlink("a", bench.lower_path("l")).unwrap();
+    bench.set("l", None, Some(7));
+    bench.undo_latest();
+    assert_eq!(std::fs::symlink_metadata(bench.lower_path("l")).unwrap().uid(), 0);
+    assert_eq!(bench.view().fault(), None);
+    bench.assert_sound();
+}
+
 #[test]
 fn a_rename_over_an_older_file_brings_both_back() {
     let mut bench = Bench::new();
@@ -1098,6 +1116,24 @@ fn what_is_discarded_first_is_in_no_restored_files_way() {
     rolled_back(&bench, &backup).unwrap();
     assert_eq!((bench.read("d/q/s"), bench.read("d/f")), (Some("small\n".to_owned()), Some(lines(200))));
     bench.assert_sound();
+}
+
+#[test]
+fn set_id_bits_do_not_come_back_onto_what_was_written_since() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    std::fs::set_permissions(bench.lower_path("a"), std::fs::Permissions::from_mode(0o4755)).unwrap();
+    bench.set("a", Some(0o700), None);
+    let chmod = bench.latest();
+    bench.save("a", &changed(100, 1));
+    bench.undo(&chmod).unwrap();
+    assert_eq!(bench.mode("a"), 0o755);
+    bench.refused(&chmod, ErrorCode::AlreadyApplied, "undone already");
+    std::fs::create_dir(bench.lower_path("d")).unwrap();
+    std::fs::set_permissions(bench.lower_path("d"), std::fs::Permissions::from_mode(0o2755)).unwrap();
+    bench.set("d", Some(0o755), None);
+    bench.undo_latest();
+    assert_eq!(bench.mode("d"), 0o2755, "a directory's is no right");
 }
 
 #[test]
