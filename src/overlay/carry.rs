@@ -84,16 +84,7 @@ impl Overlay {
         let mut survey = Survey::default();
         for one in moves {
             survey.note_dir(one.to.clone(), self.action_by(one.to, FileKind::Directory, &by));
-            let mut dirs = vec![one.from.clone()];
-            while let Some(dir) = dirs.pop() {
-                for entry in self.lower.list(&dir).doing(|| format!("list {dir}"))? {
-                    let Ok(path) = dir.join(&entry.name) else { continue };
-                    self.look_at(*one, &path, entry.kind, &by, &mut survey)?;
-                    if entry.kind == FileKind::Directory {
-                        dirs.push(path);
-                    }
-                }
-            }
+            self.each_below(one.from, |path, kind| self.look_at(*one, path, kind, &by, &mut survey))?;
         }
         self.check_uppers(moves, &by)?;
         // What is written through a name that stays where nobody judges would change the other unseen, or the reverse.
@@ -101,6 +92,37 @@ impl Overlay {
             true => Ok(survey),
             false => Err(EXDEV),
         }
+    }
+
+    /// What a rule freezes or denies of what is in a directory that is renamed without a survey, for nobody judges that.
+    pub(super) fn refused_within(&self, one: &Move<'_>, by: &Writer) -> Result<Option<RelPath>> {
+        let refused_of = |path: &RelPath, kind| {
+            let moved = path.rebase(one.from, one.to)?;
+            let actions = (self.action_by(path, kind, by), self.action_by(&moved, kind, by));
+            refused_end((path, &moved), actions).cloned()
+        };
+        let names = self.state.lock().names_in_upper(one.from);
+        let mut refused = names.iter().find_map(|(path, kind)| refused_of(path, *kind));
+        self.each_below(one.from, |path, kind| {
+            refused = refused.take().or_else(|| refused_of(path, kind));
+            Ok(())
+        })?;
+        Ok(refused)
+    }
+
+    /// All that lower has below a directory.
+    fn each_below(&self, dir: &RelPath, mut look: impl FnMut(&RelPath, FileKind) -> Result<()>) -> Result<()> {
+        let mut dirs = vec![dir.clone()];
+        while let Some(dir) = dirs.pop() {
+            for entry in self.lower.list(&dir).doing(|| format!("list {dir}"))? {
+                let Ok(path) = dir.join(&entry.name) else { continue };
+                look(&path, entry.kind)?;
+                if entry.kind == FileKind::Directory {
+                    dirs.push(path);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// What is in upper alone comes along as it is, and is judged or reviewed at its new path: but not where nothing may be.
@@ -118,13 +140,10 @@ impl Overlay {
     /// What rules say of an entry at both ends, where it may go from the one to the other.
     fn check_allowed(&self, path: &RelPath, moved: &RelPath, kind: FileKind, by: &Writer) -> Result<(Action, Action)> {
         let (before, after) = (self.action_by(path, kind, by), self.action_by(moved, kind, by));
-        if before == Action::Freeze || (before == Action::Deny && after != Action::Deny) {
-            return Err(self.denied(path, by));
+        match refused_end((path, moved), (before, after)) {
+            Some(end) => Err(self.denied(end, by)),
+            None => Ok((before, after)),
         }
-        if matches!(after, Action::Deny | Action::Freeze) && before != after {
-            return Err(self.denied(moved, by));
-        }
-        Ok((before, after))
     }
 
     fn look_at(&self, one: Move<'_>, path: &RelPath, kind: FileKind, by: &Writer, survey: &mut Survey) -> Result<()> {
@@ -368,6 +387,18 @@ impl Lifted<'_> {
             false => Durability::Cached,
         }
     }
+}
+
+/// Which end of a rename rules keep it from, where they do.
+fn refused_end<'a>(
+    (path, moved): (&'a RelPath, &'a RelPath),
+    (before, after): (Action, Action),
+) -> Option<&'a RelPath> {
+    if before == Action::Freeze || (before == Action::Deny && after != Action::Deny) {
+        return Some(path);
+    }
+    let is_refused = matches!(after, Action::Deny | Action::Freeze) && before != after;
+    is_refused.then_some(moved)
 }
 
 /// Whether what makes a path sensitive lies inside the directory that is renamed: `a/.vscode/x` stays as sensitive as it

@@ -23,8 +23,8 @@ use super::{Error, Overlay, Result, State};
 use crate::model::{BackupKind, ChangeKind, RelPath, Timestamp};
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, Note, Outcome};
 use crate::store::{
-    self, Anchor, AnchorState, Applied, Base, Below, DirLooks, Effect, Epilogue, Kept, Known, Landing, Operation,
-    PathEffect, UpperId, UpperRow, Version,
+    self, Anchor, AnchorState, Applied, Base, Below, DirLooks, Effect, Epilogue, Kept, Known, Landing, NewContent,
+    NodeLooks, Operation, PathEffect, UpperId, UpperRow, Version,
 };
 use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::process;
@@ -75,8 +75,9 @@ pub(super) struct Plan<'a> {
     /// Parents first.
     dirs_made: Vec<(&'a RelPath, DirLooks)>,
     files: Vec<Restoring<'a>>,
-    /// FIFOs, sockets and devices that go.
-    specials: Vec<(&'a RelPath, Meta)>,
+    /// FIFOs, sockets and devices that come back.
+    specials_made: Vec<(&'a RelPath, NodeLooks)>,
+    specials_removed: Vec<(&'a RelPath, Meta)>,
     dirs_removed: Vec<&'a RelPath>,
 }
 
@@ -95,16 +96,21 @@ impl Overlay {
                 // Those are held again, or dropped.
                 Effect::Discarded { .. } | Effect::HeldAgain { .. } => continue,
                 Effect::DirRemoved(looks) => {
-                    plan.dirs_made.extend(self.missing_dir(path, dropping)?.then_some((path, *looks)));
+                    let is_missing = self.is_missing(path, FileKind::Directory, dropping, how)?;
+                    plan.dirs_made.extend(is_missing.then_some((path, *looks)));
+                    continue;
+                }
+                Effect::SpecialRemoved(looks) => {
+                    let is_missing = self.is_missing(path, looks.kind, dropping, how)?;
+                    plan.specials_made.extend(is_missing.then_some((path, *looks)));
                     continue;
                 }
                 Effect::DirMade => {
-                    plan.dirs_removed.extend(self.is_removable(path, &plan, dropping)?.then_some(path));
+                    plan.dirs_removed.extend(self.is_removable(path, &plan, dropping, how)?.then_some(path));
                     continue;
                 }
                 Effect::SpecialMade => {
-                    let meta = self.lower.stat(path).map_err(|err| failed(path, &err.into()))?;
-                    plan.specials.extend(meta.filter(|meta| meta.kind.is_special()).map(|meta| (path, meta)));
+                    plan.specials_removed.extend(self.special_to_remove(path, how)?.map(|meta| (path, meta)));
                     continue;
                 }
                 Effect::Content { before, after, shared } => {
@@ -126,28 +132,50 @@ impl Overlay {
         }
     }
 
-    fn missing_dir(&self, path: &RelPath, dropping: &HashSet<UpperId>) -> Reviewed<bool> {
+    /// Whether something without content, of this kind, is to be made again.
+    fn is_missing(&self, path: &RelPath, kind: FileKind, dropping: &HashSet<UpperId>, how: &UndoHow) -> Reviewed<bool> {
         match self.lower.stat(path).map_err(|err| failed(path, &err.into()))? {
             None => {
+                self.check_may_land(path, &how.review.by)?;
                 self.check_would_show(path, dropping)?;
                 self.check_way(path).map(|()| true)
             }
-            Some(meta) if meta.is_dir() => Ok(false),
-            Some(_) => Err(refused_at(path, ErrorCode::Conflict, "something else has taken the directory's place")),
+            Some(meta) if meta.kind == kind => Ok(false),
+            Some(_) => {
+                let why = format!("something else has taken the {}'s place", kind.name());
+                Err(refused_at(path, ErrorCode::Conflict, &why))
+            }
         }
     }
 
+    /// What stands where a FIFO, socket or device came, if that is one.
+    fn special_to_remove(&self, path: &RelPath, how: &UndoHow) -> Reviewed<Option<Meta>> {
+        let meta = self.lower.stat(path).map_err(|err| failed(path, &err.into()))?;
+        let Some(special) = meta.filter(|meta| meta.kind.is_special()) else { return Ok(None) };
+        self.check_may_land(path, &how.review.by).map(|()| Some(special))
+    }
+
     /// A directory that came with what goes now. One with something else in it stays.
-    fn is_removable(&self, path: &RelPath, plan: &Plan<'_>, dropping: &HashSet<UpperId>) -> Reviewed<bool> {
+    fn is_removable(
+        &self,
+        path: &RelPath,
+        plan: &Plan<'_>,
+        dropping: &HashSet<UpperId>,
+        how: &UndoHow,
+    ) -> Reviewed<bool> {
         let Some(meta) = self.lower.stat(path).map_err(|err| failed(path, &err.into()))? else { return Ok(false) };
         if !meta.is_dir() || self.state.lock().uppers.need_dir(path, dropping) {
             return Ok(false);
         }
         let entries = self.lower.list(path).map_err(|err| failed(path, &err.into()))?;
         let files = plan.files.iter().filter(|file| !file.new.exists()).map(|file| file.path);
-        let specials = plan.specials.iter().map(|(path, _)| *path);
+        let specials = plan.specials_removed.iter().map(|(path, _)| *path);
         let going: HashSet<&RelPath> = files.chain(specials).chain(plan.dirs_removed.iter().copied()).collect();
-        Ok(entries.iter().all(|entry| path.join(&entry.name).is_ok_and(|entry| going.contains(&entry))))
+        let is_empty = entries.iter().all(|entry| path.join(&entry.name).is_ok_and(|entry| going.contains(&entry)));
+        if is_empty {
+            self.check_may_land(path, &how.review.by)?;
+        }
+        Ok(is_empty)
     }
 
     /// None where it is as it was already.
@@ -341,9 +369,20 @@ impl Overlay {
             epilogue.anchors.extend(self.anchors_restored(file)?);
             file.close();
         }
-        for (path, meta) in &plan.specials {
+        for (path, looks) in &plan.specials_made {
+            landing.make_parents(&self.lower, path)?;
+            landing.place(&self.lower, path, None, &NewContent::Node { looks: *looks, like: None })?;
+            let mut effects: Vec<PathEffect> = made(landing);
+            effects.push(PathEffect::new(path, Effect::SpecialMade));
+            epilogue.events.push(undone_event(self, path, operation, how).doing(effects));
+            epilogue.anchors.push(self.state.lock().past.made(path, None));
+        }
+        for (path, meta) in &plan.specials_removed {
             landing.remove(&self.lower, path, meta.stamp())?;
-            epilogue.events.push(undone_event(self, path, operation, how));
+            // One with other names would come back as another.
+            let removed = (meta.links == 1).then(|| Effect::SpecialRemoved(NodeLooks::of(meta)));
+            let removed = removed.map(|effect| PathEffect::new(path, effect));
+            epilogue.events.push(undone_event(self, path, operation, how).doing(removed));
             epilogue.anchors.extend(self.state.lock().past.left(path));
         }
         for dir in &plan.dirs_removed {
@@ -364,7 +403,7 @@ impl Overlay {
     /// What lower has again is what is known of it, and what `tree` has seen.
     pub(super) fn note_restored(&self, state: &mut State, plan: &Plan<'_>, applied: &Applied<'_>, tree: Option<u32>) {
         plan.files.iter().for_each(|file| self.note_file(state, file, applied, tree));
-        plan.specials.iter().for_each(|(path, was)| state.unnamed_at(path, was));
+        plan.specials_removed.iter().for_each(|(path, was)| state.unnamed_at(path, was));
     }
 
     /// What is held over what has been restored goes on against that, but for what was held `again` over it.
@@ -376,9 +415,7 @@ impl Overlay {
             }
             self.tell_content_changed(file.path);
         }
-        let dirs = plan.dirs_made.iter().map(|(dir, _)| *dir).chain(plan.dirs_removed.iter().copied());
-        let dirs = dirs.chain(plan.specials.iter().map(|(path, _)| *path));
-        dirs.for_each(|dir| self.tell_changed(dir));
+        plan.without_content().for_each(|path| self.tell_changed(path));
     }
 
     fn stage_restored(&self, file: &mut Restoring<'_>, landing: &mut Landing<'_>, how: &UndoHow) -> Result<()> {
@@ -495,8 +532,14 @@ impl Restoring<'_> {
 
 impl Plan<'_> {
     pub fn is_empty(&self) -> bool {
-        let nothing_goes = self.specials.is_empty() && self.dirs_removed.is_empty();
-        self.dirs_made.is_empty() && self.files.is_empty() && nothing_goes
+        self.files.is_empty() && self.without_content().next().is_none()
+    }
+
+    /// Directories, FIFOs, sockets and devices that come and go.
+    fn without_content(&self) -> impl Iterator<Item = &RelPath> {
+        let dirs = self.dirs_made.iter().map(|(dir, _)| *dir).chain(self.dirs_removed.iter().copied());
+        let made = self.specials_made.iter().map(|(path, _)| *path);
+        dirs.chain(made).chain(self.specials_removed.iter().map(|(path, _)| *path))
     }
 
     /// Somebody writes to a file of it, which is not to be replaced under his hands.
@@ -514,9 +557,7 @@ impl Plan<'_> {
 
     /// Files first, as [`Self::note_backups`] counts on.
     pub fn outcomes(&self) -> Vec<Outcome> {
-        let dirs = self.dirs_made.iter().map(|(dir, _)| *dir).chain(self.dirs_removed.iter().copied());
-        let dirs = dirs.chain(self.specials.iter().map(|(path, _)| *path)).map(structure_outcome);
-        self.files.iter().map(Restoring::outcome).chain(dirs).collect()
+        self.files.iter().map(Restoring::outcome).chain(self.without_content().map(structure_outcome)).collect()
     }
 
     /// How many backups its landing keeps.

@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::File;
 
+use super::carry::Move;
 use super::rename::End;
 use super::review::{Review, Reviewed, changed_meanwhile, failed, refused_at};
 use super::undo_attributes::is_on_attributes;
@@ -253,10 +254,7 @@ impl Overlay {
         operation: &Operation,
         how: &UndoHow,
     ) -> Reviewed<Vec<Outcome>> {
-        self.check_may_land(path, &how.review.by)?;
-        self.check_may_land(from, &how.review.by)?;
-        self.check_parent(from)?;
-        self.check_parent(path)?;
+        self.check_may_move(&[Move { from: path, to: from }], how)?;
         let event = undone_event(self, from, operation, how);
         let event = event.doing([PathEffect::new(from, Effect::Renamed { from: path.clone(), onto: None })]);
         let dirs = self.dirs_of([from, path])?;
@@ -282,10 +280,7 @@ impl Overlay {
         operation: &Operation,
         how: &UndoHow,
     ) -> Reviewed<Vec<Outcome>> {
-        self.check_may_land(path, &how.review.by)?;
-        self.check_may_land(with, &how.review.by)?;
-        self.check_parent(path)?;
-        self.check_parent(with)?;
+        self.check_may_move(&[Move { from: path, to: with }, Move { from: with, to: path }], how)?;
         let event = undone_event(self, path, operation, how);
         let event = event.doing([PathEffect::new(path, Effect::Exchanged { with: with.clone() })]);
         let dirs = self.dirs_of([path, with])?;
@@ -299,6 +294,22 @@ impl Overlay {
             }
         });
         self.after_move(how, ([path, with], dirs), exchanged)
+    }
+
+    /// What is renamed back, with all that is in it.
+    fn check_may_move(&self, moves: &[Move<'_>], how: &UndoHow) -> Reviewed<()> {
+        let by = &how.review.by;
+        for one in moves {
+            let Move { from, to } = *one;
+            self.check_may_land(from, by).and_then(|()| self.check_may_land(to, by))?;
+            self.check_parent(to).and_then(|()| self.check_parent(from))?;
+            if self.stat_below(from)?.is_some_and(|there| there.is_dir())
+                && let Some(inside) = self.refused_within(one, &ours(by)).map_err(|err| failed(from, &err))?
+            {
+                return Err(refused_by_rule(from, &inside));
+            }
+        }
+        Ok(())
     }
 
     /// The directories whose names will have changed. Opened before: after it nothing but the disk may be in the way.

@@ -775,6 +775,10 @@ fn a_directory_that_was_confirmed_goes_again_with_what_came_in_it() {
     );
     bench.undo_latest();
     assert_eq!((bench.lower("held/deep/x"), bench.mode("held/deep")), (Some("x\n".to_owned()), 0o711));
+    assert!(bench.lower_path("held/pipe").metadata().unwrap().file_type().is_fifo(), "made again");
+    assert_eq!(bench.names("held"), ["deep", "pipe"]);
+    bench.undo_latest();
+    assert_eq!(bench.lower_names(), [".fettle.toml"]);
     bench.assert_sound();
 }
 
@@ -1116,6 +1120,62 @@ fn what_is_discarded_first_is_in_no_restored_files_way() {
     rolled_back(&bench, &backup).unwrap();
     assert_eq!((bench.read("d/q/s"), bench.read("d/f")), (Some("small\n".to_owned()), Some(lines(200))));
     bench.assert_sound();
+}
+
+/// A mount that judges by what is in the project's file from now on.
+fn freezing(bench: &mut Bench, path: &str) {
+    bench.put(".fettle.toml", &format!("[[rule]]\nmatch = \"{path}\"\naction = \"freeze\"\n"));
+    bench.remount();
+}
+
+#[test]
+fn rules_hold_for_directories_and_special_files_that_come_or_go_beside_files() {
+    type Act = fn(&Bench);
+    let acts: [(&str, Act); 3] = [
+        ("made", |bench| bench.make_dir("made", 0o755)),
+        ("removed", |bench| bench.remove_dir("removed")),
+        ("removed", |bench| {
+            bench.remove_dir("removed");
+            bench.make_dir("other", 0o755);
+        }),
+    ];
+    for (at, (path, act)) in acts.into_iter().enumerate() {
+        let mut bench = Bench::new();
+        bench.put("a", &lines(100));
+        std::fs::create_dir(bench.lower_path("removed")).unwrap();
+        act(&bench);
+        bench.save("a", &changed(100, 1));
+        let operation = bench.latest();
+        assert!(operation.effects.len() > 1, "{operation:?}");
+        freezing(&mut bench, path);
+        bench.refused(&operation, ErrorCode::NotPermitted, &format!("a rule keeps {path} from being written"));
+        assert_eq!(bench.lower("a"), Some(changed(100, 1)), "{at}");
+    }
+}
+
+#[test]
+fn what_is_frozen_in_a_directory_goes_back_with_none() {
+    for action in ["freeze", "deny"] {
+        let mut bench = Bench::new();
+        bench.put("d/ice", "one\n");
+        bench.put("e/a", "two\n");
+        bench.rename("d", "f");
+        let renamed = bench.latest();
+        let ((one_dir, one), (other_dir, other)) = (bench.parent("f"), bench.parent("e"));
+        bench.view().rename(one_dir, one, other_dir, other, RenameFlags::EXCHANGE, &ME).unwrap();
+        let exchanged = bench.latest();
+        bench.put(".fettle.toml", &format!("[[rule]]\nmatch = \"e/ice\"\naction = \"{action}\"\n"));
+        bench.remount();
+        bench.refused(&exchanged, ErrorCode::NotPermitted, "a rule keeps");
+        assert_eq!(bench.lower("e/ice").as_deref(), Some("one\n"));
+        bench.put(".fettle.toml", "");
+        bench.remount();
+        bench.undo(&exchanged).unwrap();
+        bench.put(".fettle.toml", &format!("[[rule]]\nmatch = \"d/ice\"\naction = \"{action}\"\n"));
+        bench.remount();
+        bench.refused(&renamed, ErrorCode::NotPermitted, "a rule keeps");
+        assert_eq!(bench.lower("f/ice").as_deref(), Some("one\n"));
+    }
 }
 
 #[test]
