@@ -6,6 +6,7 @@ use super::answers::{self, failed};
 use super::filter::Filter;
 use super::find::path_glob;
 use super::held::review;
+use super::rights;
 use super::{Asker, Project};
 use crate::model::RelPath;
 use crate::overlay::RollbackHow;
@@ -21,9 +22,24 @@ pub fn rollback(request: &Request, asker: &Asker, project: &Project) -> Result<A
         let message = format!("{} backups cannot all be put to {to}", chosen.len());
         return Err(ErrorBody::new(ErrorCode::Ambiguous, message));
     }
-    let how = RollbackHow { review: review(request, asker, project), to: request.to.clone(), force: request.force };
+    chosen.iter().try_for_each(|backup| check_may_roll_back(backup, asker, project))?;
+    let how = RollbackHow {
+        review: review(request, asker, project),
+        to: request.to.clone(),
+        force: request.force,
+        permits: rights::permits(asker, project).map_err(failed)?,
+    };
     let outcomes = project.overlay.rollback(&chosen, &how)?;
     Ok(Acted { outcomes, dry_run: request.dry_run, ..Acted::default() })
+}
+
+/// What is rolled back is read by whoever may read where it goes.
+fn check_may_roll_back(backup: &Backup, asker: &Asker, project: &Project) -> Result<()> {
+    if rights::may_roll_back(asker, project, backup) {
+        return Ok(());
+    }
+    let message = format!("{}: you may not put this backup back", backup.name);
+    Err(ErrorBody { path: Some(backup.path.clone()), ..ErrorBody::new(ErrorCode::NotPermitted, message) })
 }
 
 /// All that the readings mean together, each path once.

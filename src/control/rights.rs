@@ -1,13 +1,14 @@
 //! Who may ask for what (SPEC §8). Decided here and nowhere else.
 
+use std::collections::HashSet;
 use std::fmt::Display;
 
-use crate::model::{Acl, RelPath};
-use crate::overlay::{Caller, Overlay, Runs, Shown};
+use crate::model::{Acl, Digest, RelPath};
+use crate::overlay::{Caller, Overlay, Permits, Runs, Shown, Touch};
 use crate::policy::settings::Approve;
 use crate::protocol::{ErrorBody, ErrorCode, Op};
-use crate::store::{Backup, UpperRow, What};
-use crate::sys::file::Meta;
+use crate::store::{self, Backup, Effect, Kept, UpperRow, What};
+use crate::sys::file::{Meta, SET_ID};
 use crate::sys::namespace::{self, Kind};
 use crate::sys::process;
 
@@ -262,8 +263,64 @@ pub fn may_open(asker: &Asker, shown: &Shown, access: FileAccess) -> bool {
     };
     let decides = Access::listed((shown.meta, shown.acl.clone()));
     let permitted = bits.iter().all(|bit| has_bit(asker, &decides, *bit));
-    let lets_through = |dir: &(Meta, Option<Acl>)| has_bit(asker, &Access::listed(dir.clone()), SEARCH);
-    asker.uid == ROOT || (permitted && shown.dirs.iter().all(lets_through))
+    asker.uid == ROOT || (permitted && lets_through(asker, &shown.dirs))
+}
+
+/// What `asker` may do to the project by an undo or a rollback: what he could do himself, however `approve` lets him decide
+/// about what waits.
+pub fn permits(asker: &Asker, project: &Project) -> store::Result<Permits> {
+    if is_owner(asker, project.owner) {
+        return Ok(Permits::default());
+    }
+    let backups = project.overlay.store().backups()?.into_iter().filter(|backup| backup.for_all);
+    let for_all: HashSet<(RelPath, Digest)> = backups.map(|backup| (backup.path, backup.digest)).collect();
+    let asker = *asker;
+    Ok(Permits::some(move |touch| may_touch(&asker, &for_all, touch)))
+}
+
+/// `for_all` are the contents that all the world could read where they were.
+fn may_touch(asker: &Asker, for_all: &HashSet<(RelPath, Digest)>, touch: &Touch<'_>) -> bool {
+    match touch {
+        Touch::Content(shown) => may_open(asker, shown, FileAccess::ReadWrite),
+        Touch::Entry { dirs, there } => may_change_entry(asker, dirs, *there),
+        Touch::Looks { dirs, there, effects } => {
+            asker.uid == there.uid && lets_through(asker, dirs) && effects.iter().all(|done| may_give(&done.effect))
+        }
+        Touch::Returns { operation, path, version } => {
+            let is_readable = || {
+                let access = Access { uid: version.uid, gid: version.gid, mode: version.mode, acl: None };
+                version.group.is_none() && has_bit(asker, &access, READ)
+            };
+            // He had it before him when he did it.
+            let is_own = || operation.events.iter().all(|event| event.uid == Some(asker.uid)) && is_readable();
+            let was_for_all = |kept: Kept| for_all.contains(&((*path).clone(), kept.digest));
+            let may_read = asker.uid == version.uid || version.content.is_some_and(was_for_all) || is_own();
+            may_read && version.mode & SET_ID == 0
+        }
+    }
+}
+
+/// What an owner may give to what is his.
+fn may_give(effect: &Effect) -> bool {
+    match effect {
+        Effect::Mode { before, .. } => before & SET_ID == 0,
+        Effect::Times { .. } => true,
+        Effect::Xattr { name, .. } => name.starts_with(b"user.") || name.starts_with(b"system.posix_acl_"),
+        _ => false,
+    }
+}
+
+/// Whether `asker` could make, remove or replace an entry of the last of these directories, which may be `there`.
+fn may_change_entry(asker: &Asker, dirs: &[(Meta, Option<Acl>)], there: Option<&Meta>) -> bool {
+    let Some((dir, _)) = dirs.last() else { return false };
+    let may_write = dirs.last().is_some_and(|dir| has_bit(asker, &Access::listed(dir.clone()), WRITE));
+    // In a sticky directory only who owns it or the entry.
+    let is_kept = dir.mode & STICKY != 0 && there.is_some_and(|there| ![there.uid, dir.uid].contains(&asker.uid));
+    lets_through(asker, dirs) && may_write && !is_kept
+}
+
+fn lets_through(asker: &Asker, dirs: &[(Meta, Option<Acl>)]) -> bool {
+    dirs.iter().all(|dir| has_bit(asker, &Access::listed(dir.clone()), SEARCH))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -293,6 +350,12 @@ pub fn has_kept_places(asker: &Asker, project: &Project) -> bool {
 /// counts: when it was made, for other directories may be at its path since, and now.
 pub fn may_read_backup(asker: &Asker, project: &Project, backup: &Backup) -> bool {
     is_owner(asker, project.owner) || (backup.for_all && is_reachable(asker, &project.overlay, &backup.path))
+}
+
+/// Whether `asker` may put it anywhere.
+pub fn may_roll_back(asker: &Asker, project: &Project, backup: &Backup) -> bool {
+    let is_plain = backup.mode & SET_ID == 0;
+    may_read_backup(asker, project, backup) && (is_plain || is_owner(asker, project.owner))
 }
 
 /// Whether `asker` may learn anything of a path, its absence included. What lies below a directory that he cannot search is
@@ -336,6 +399,7 @@ fn dir_access(overlay: &Overlay, dir: &RelPath) -> Option<Access> {
 const READ: u32 = 0o4;
 const WRITE: u32 = 0o2;
 const SEARCH: u32 = 0o1;
+const STICKY: u32 = 0o1000;
 
 /// What decides over one file.
 #[derive(Clone, Debug)]

@@ -111,7 +111,8 @@ fn undo(request: &Request, asker: &Asker, project: &Project) -> Result<Acted> {
         ErrorBody::new(ErrorCode::UnknownId, message).about(text)
     })?;
     project.overlay.settle_pending();
-    let how = UndoHow { review: review(request, asker, project), force: request.force };
+    let permits = rights::permits(asker, project).map_err(failed)?;
+    let how = UndoHow { review: review(request, asker, project), force: request.force, permits };
     let Undone { outcomes, notices } = looking_again(|| project.overlay.undo(id, &how))?;
     Ok(Acted { outcomes, notices, dry_run: request.dry_run, ..Acted::default() })
 }

@@ -35,9 +35,17 @@ pub struct Shown {
 }
 
 /// The directories from the root to a path, and where it is in the last of them.
-struct Way {
-    dirs: Vec<(Meta, Option<Acl>)>,
-    place: Place,
+pub(super) struct Way {
+    pub dirs: Vec<(Meta, Option<Acl>)>,
+    pub place: Place,
+}
+
+impl Shown {
+    /// What lower has at the end of this way.
+    pub(super) fn below(file: Arc<File>, meta: Meta, way: Way) -> io::Result<Self> {
+        let acl = acl_of(file.as_fd())?;
+        Ok(Self { file, meta, acl, dirs: way.dirs })
+    }
 }
 
 /// How often a path is looked at again because it became something else between two looks.
@@ -78,7 +86,7 @@ impl Overlay {
 
     /// Each directory is reached from the one before it: by renames meanwhile one cannot come past a directory without going
     /// through it.
-    fn way_to(&self, path: &RelPath) -> Result<Way> {
+    pub(super) fn way_to(&self, path: &RelPath) -> Result<Way> {
         // The innermost first. What is in a held directory is not lower's.
         let held: Vec<UpperId> = {
             let uppers = &self.state.lock().uppers;

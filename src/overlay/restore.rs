@@ -136,7 +136,7 @@ impl Overlay {
     fn is_missing(&self, path: &RelPath, kind: FileKind, dropping: &HashSet<UpperId>, how: &UndoHow) -> Reviewed<bool> {
         match self.lower.stat(path).map_err(|err| failed(path, &err.into()))? {
             None => {
-                self.check_may_land(path, &how.review.by)?;
+                self.check_may_come_or_go(path, None, how)?;
                 self.check_would_show(path, dropping)?;
                 self.check_way(path).map(|()| true)
             }
@@ -148,11 +148,17 @@ impl Overlay {
         }
     }
 
+    /// An entry without content, which may be `there`.
+    fn check_may_come_or_go(&self, path: &RelPath, there: Option<&Meta>, how: &UndoHow) -> Reviewed<()> {
+        self.check_may_land(path, &how.review.by)?;
+        self.check_may_change_entry(path, there, &how.permits)
+    }
+
     /// What stands where a FIFO, socket or device came, if that is one.
     fn special_to_remove(&self, path: &RelPath, how: &UndoHow) -> Reviewed<Option<Meta>> {
         let meta = self.lower.stat(path).map_err(|err| failed(path, &err.into()))?;
         let Some(special) = meta.filter(|meta| meta.kind.is_special()) else { return Ok(None) };
-        self.check_may_land(path, &how.review.by).map(|()| Some(special))
+        self.check_may_come_or_go(path, Some(&special), how).map(|()| Some(special))
     }
 
     /// A directory that came with what goes now. One with something else in it stays.
@@ -173,7 +179,7 @@ impl Overlay {
         let going: HashSet<&RelPath> = files.chain(specials).chain(plan.dirs_removed.iter().copied()).collect();
         let is_empty = entries.iter().all(|entry| path.join(&entry.name).is_ok_and(|entry| going.contains(&entry)));
         if is_empty {
-            self.check_may_land(path, &how.review.by)?;
+            self.check_may_come_or_go(path, Some(&meta), how)?;
         }
         Ok(is_empty)
     }
@@ -196,11 +202,12 @@ impl Overlay {
         if reversal.shared {
             self.check_may_rewrite(path, present.meta.as_ref(), &how.review.by)?;
         }
-        if self.is_as(reversal.wanted, &mut present).map_err(fault)?
-            && has_looks_back(&reversal, &present).map_err(|err| failed(path, &err.into()))?
-        {
+        let keeps_looks = has_looks_back(&reversal, &present).map_err(|err| failed(path, &err.into()))?;
+        if self.is_as(reversal.wanted, &mut present).map_err(fault)? && keeps_looks {
             return Ok(None);
         }
+        let stays = reversal.wanted.is_some_and(|wanted| !wanted.content.is_some_and(|kept| kept.symlink));
+        self.check_may_replace(path, &present, (stays, keeps_looks), &how.permits)?;
         let as_left = match &reversal.left {
             Left::Content(left) => self.is_as(*left, &mut present).map_err(fault)?,
             Left::Link(of) => self.is_link_of(&present, of).map_err(fault)?,

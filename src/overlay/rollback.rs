@@ -9,6 +9,7 @@ use super::error::Context;
 use super::handles::Backing;
 use super::land::{Replacement, content_effect};
 use super::merge::edited_since;
+use super::permits::Permits;
 use super::review::{Review, Reviewed, check_not_ours, failed};
 use super::side::Side;
 use super::{Error, Overlay, Result, State};
@@ -29,6 +30,7 @@ pub struct RollbackHow {
     pub to: Option<RelPath>,
     /// Also over what somebody else wrote since; that is kept.
     pub force: bool,
+    pub permits: Permits,
 }
 
 impl RollbackHow {
@@ -96,6 +98,8 @@ impl Overlay {
             return Err(ErrorBody { path: Some(path.clone()), ..refusal });
         }
         self.check_may_rewrite(path, present.meta.as_ref(), &how.review.by)?;
+        let keeps_looks = present.meta.is_some_and(|meta| meta.mode == backup.mode & 0o7777);
+        self.check_may_replace(path, &present, (!backup.symlink, keeps_looks), &how.permits)?;
         if !how.review.dry_run {
             self.tell_external(path);
         }

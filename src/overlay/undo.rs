@@ -9,6 +9,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 
 use super::carry::Move;
+use super::permits::Permits;
 use super::rename::End;
 use super::review::{Review, Reviewed, changed_meanwhile, failed, refused_at};
 use super::undo_attributes::is_on_attributes;
@@ -30,6 +31,7 @@ pub struct UndoHow {
     pub review: Review,
     /// Also over what somebody else wrote since; that is kept.
     pub force: bool,
+    pub permits: Permits,
 }
 
 /// What an undo has done.
@@ -71,6 +73,7 @@ impl Overlay {
         if held.is_empty() && operation.effects.is_empty() {
             return Err(confirmed.waits_no_more(id));
         }
+        Self::check_may_return(&operation, &how.permits)?;
         match self.reverse_operation(&operation, held, how) {
             Ok(outcomes) => Ok(Undone { outcomes, notices: confirmed.stays(id).into_iter().collect() }),
             Err(refusal) => Err(confirmed.told_beside(refusal, id)),
@@ -136,6 +139,7 @@ impl Overlay {
         if !is_empty || self.state.lock().uppers.need_dir(path, &HashSet::new()) {
             return Err(refused_at(path, ErrorCode::Conflict, "the directory is not empty"));
         }
+        self.check_may_change_entry(path, Some(&was), &how.permits)?;
         self.reverse_structure(path, &Reversed::Goes(was), operation, how)
     }
 
@@ -171,7 +175,7 @@ impl Overlay {
             None if self.state.lock().uppers.at(path).is_some() => {
                 Err(refused_at(path, ErrorCode::Conflict, "something is held in its place"))
             }
-            None => Ok(()),
+            None => self.check_may_change_entry(path, None, &how.permits),
         }
     }
 
@@ -181,6 +185,7 @@ impl Overlay {
         if matches!(was.kind, FileKind::Regular | FileKind::Symlink | FileKind::Directory) {
             return Err(refused_at(path, ErrorCode::Conflict, "something else has taken its place"));
         }
+        self.check_may_change_entry(path, Some(&was), &how.permits)?;
         self.reverse_structure(path, &Reversed::Goes(was), operation, how)
     }
 
@@ -303,7 +308,10 @@ impl Overlay {
             let Move { from, to } = *one;
             self.check_may_land(from, by).and_then(|()| self.check_may_land(to, by))?;
             self.check_parent(to).and_then(|()| self.check_parent(from))?;
-            if self.stat_below(from)?.is_some_and(|there| there.is_dir())
+            let [there, home] = [self.stat_below(from)?, self.stat_below(to)?];
+            self.check_may_change_entry(from, there.as_ref(), &how.permits)?;
+            self.check_may_change_entry(to, home.as_ref(), &how.permits)?;
+            if there.is_some_and(|there| there.is_dir())
                 && let Some(inside) = self.refused_within(one, &ours(by)).map_err(|err| failed(from, &err))?
             {
                 return Err(refused_by_rule(from, &inside));

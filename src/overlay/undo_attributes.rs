@@ -75,6 +75,7 @@ impl Overlay {
         let (place, fd) = self.find_to_dress(path)?;
         let now = Meta::of(fd.as_fd()).map_err(|err| failed(path, &err.into()))?;
         self.check_may_rewrite(path, Some(&now), &how.review.by)?;
+        self.check_may_dress(path, &now, operation, &how.permits)?;
         let (mut wanted, mut found) = (Looks::default(), Looks::default());
         for effect in operation.effects.iter().filter_map(|done| self.grantable(&done.effect, &now)) {
             let is_changed = wanted.add(&mut found, &effect, &now, fd.as_fd()).map_err(|err| failed(path, &err))?;

@@ -201,3 +201,64 @@ fn no_other_directory_at_its_path_makes_a_backup_readable() {
     assert!(as_agent(&scratch, &view, "test -O secrets").status == 0, "it is the agent's by now");
     assert_eq!(view.sh("cat .fettle/backups/key.*").ok().stdout, old);
 }
+
+/// A user of root's default mount, who may decide about what waits (`approve`), puts back what he could write himself.
+#[test]
+fn who_may_decide_undoes_and_rolls_back_only_what_he_could_write_and_read() {
+    let scratch = mounted_scratch!();
+    project(&scratch);
+    for (path, mode) in
+        [("key", 0o600), ("shut/config", 0o644), ("shared", 0o666), ("shut/old", 0o644), ("mine", 0o644)]
+    {
+        scratch.write(path, if ["shut/old", "mine"].contains(&path) { "old\n".to_owned() } else { lines(20) });
+        fs::set_permissions(scratch.lower().join(path), fs::Permissions::from_mode(mode)).expect("a mode");
+    }
+    std::os::unix::fs::chown(scratch.lower().join("mine"), Some(65534), Some(65534)).expect("an owner");
+    let view = scratch.mount();
+    let agent = |script: &str| as_agent(&scratch, &view, script);
+    let undo_of = |act: &str| {
+        view.sh(act).ok();
+        let log = view.cli(&["log", "--json"]).ok().json();
+        format!("\"$FETTLEFS\" undo {}", log["events"][0]["operation"].as_str().expect("an operation"))
+    };
+    for path in ["key", "shared"] {
+        view.write(path, with_changed_lines(&lines(20), 1));
+    }
+    agent("mkdir own").ok();
+    let refused = [
+        undo_of("sed -i '1s/^/changed /' shut/config"),
+        undo_of("rm shut/old"),
+        undo_of("chmod 600 shut/config"),
+        undo_of("mkdir shut/made"),
+        undo_of("mkdir shut/other; mv shut/other shut/moved"),
+        "\"$FETTLEFS\" rollback key.* --to own/x".to_owned(),
+        "\"$FETTLEFS\" rollback shared --to shut/config".to_owned(),
+        "\"$FETTLEFS\" rollback shared --to shut/new".to_owned(),
+        "\"$FETTLEFS\" rollback shut/config".to_owned(),
+        "\"$FETTLEFS\" rollback --force shut/config".to_owned(),
+        "\"$FETTLEFS\" rollback --dry-run shut/config".to_owned(),
+        "\"$FETTLEFS\" rollback shut/old".to_owned(),
+    ];
+    for act in &refused {
+        let output = agent(act);
+        assert_eq!(output.status, 6, "{act}: {}{}", output.stdout, output.stderr);
+        assert!(output.stderr.contains("you may not"), "{act}: {}", output.stderr);
+    }
+    let as_it_was = "test -z \"$(ls own)\" && test \"$(ls shut)\" = \"$(printf 'config\\nmade\\nmoved')\" && \
+        test $(stat -c %a shut/config) = 600 && grep -q changed shut/config";
+    view.sh(as_it_was).ok();
+    let undo = "\"$FETTLEFS\" undo $(\"$FETTLEFS\" log | grep -o 'op[0-9]*' | tail -n 1)";
+    let own = [
+        "\"$FETTLEFS\" rollback shared && ! grep changed shared".to_owned(),
+        "\"$FETTLEFS\" rollback shared --to own/copy && test -e own/copy".to_owned(),
+        "echo more >> mine && \"$FETTLEFS\" rollback mine && test \"$(cat mine)\" = old".to_owned(),
+        "rm mine && \"$FETTLEFS\" rollback mine && test -O mine".to_owned(),
+        format!("rm mine && {undo} && test -O mine"),
+        format!("chmod 600 mine && {undo} && test $(stat -c %a mine) = 644"),
+        format!("mv mine own/mine && {undo} && test -e mine"),
+        format!("mkdir own/d && {undo} && test ! -e own/d"),
+    ];
+    for act in own {
+        agent(&act).ok();
+    }
+}

@@ -357,10 +357,7 @@ fn a_backup_is_restored_into_a_directory_that_was_removed() {
     assert_eq!(bench.names("src"), ["a.rs"]);
     let backup =
         bench.view().store().backups().unwrap().into_iter().find(|backup| backup.path.to_string() == "src/b.rs");
-    bench
-        .view()
-        .rollback(&[backup.unwrap()], &RollbackHow { review: Review::default(), to: None, force: true })
-        .unwrap();
+    bench.view().rollback(&[backup.unwrap()], &RollbackHow { force: true, ..RollbackHow::default() }).unwrap();
     assert_eq!(bench.lower("src/b.rs"), Some(lines(100)));
     assert_eq!(
         (bench.names("src"), bench.waiting()),

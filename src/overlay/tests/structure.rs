@@ -514,7 +514,7 @@ fn a_backup_is_not_restored_into_a_held_directory_and_rebases_one_that_takes_its
     let how = |to: Option<&str>| RollbackHow {
         review: Review::default(),
         to: to.map(|to| RelPath::parse(to.as_bytes()).unwrap()),
-        force: false,
+        ..RollbackHow::default()
     };
     let backup = bench.view().store().backups().unwrap().remove(0);
     let refused = bench.view().rollback(std::slice::from_ref(&backup), &how(Some("big/x"))).unwrap_err();

@@ -622,7 +622,7 @@ fn rules_hold_for_an_undo_and_a_dry_run_does_nothing() {
     bench.put("a", &lines(100));
     bench.save("a", &changed(100, 2));
     let landed = bench.latest();
-    let dry = UndoHow { review: Review { dry_run: true, ..Review::default() }, force: false };
+    let dry = UndoHow { review: Review { dry_run: true, ..Review::default() }, ..UndoHow::default() };
     let outcomes = bench.view().undo(landed.id, &dry).unwrap().outcomes;
     assert_eq!((outcomes.len(), bench.lower("a")), (1, Some(changed(100, 2))));
     assert_eq!(bench.latest(), landed);
