@@ -137,7 +137,7 @@ fn name_before(done: &PathEffect, all: &[PathEffect], at: &RelPath) -> Option<Re
         }
         Effect::Linked { of } if done.path == *at => Some(of.clone()),
         Effect::Renamed { from, .. } => at.rebase(&done.path, from),
-        Effect::Exchanged { with } => at.rebase(&done.path, with).or_else(|| at.rebase(with, &done.path)),
+        Effect::Exchanged { with, .. } => at.rebase(&done.path, with).or_else(|| at.rebase(with, &done.path)),
         _ => None,
     }
 }

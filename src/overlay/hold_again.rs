@@ -97,7 +97,7 @@ impl Overlay {
         how: &UndoHow,
     ) -> Reviewed<Vec<Returning<'a>>> {
         let mut returning = Vec::new();
-        for PathEffect { path, effect } in &operation.effects {
+        for PathEffect { path, effect, .. } in &operation.effects {
             let Effect::Discarded { row, content, xattrs, instead } = effect else { continue };
             if !comes_with_its_dir(path, operation) {
                 self.check_way(path)?;

@@ -131,7 +131,12 @@ impl Overlay {
                 None
             }
         };
-        let event = self.structure_event(path, what, &by).doing(effect.map(|effect| PathEffect::new(path, effect)));
+        // Landings give a file that was made another inode.
+        let lasts = kind == FileKind::Directory || kind.is_special();
+        let made =
+            if lasts && effect.is_some() { self.lower.stat(path).doing(|| format!("stat {path}"))? } else { None };
+        let effect = effect.map(|effect| PathEffect::on(path, effect, made.as_ref()));
+        let event = self.structure_event(path, what, &by).doing(effect);
         let event = event.with(|event| event.operation = part.as_ref().and_then(Part::operation_told));
         let mut state = self.state.lock();
         let made = state.past.made(path, from);
@@ -150,11 +155,10 @@ impl Overlay {
         &self,
         path: &RelPath,
         what: String,
-        effects: impl IntoIterator<Item = Effect>,
+        effects: impl IntoIterator<Item = PathEffect>,
         anchors: Vec<Anchor>,
         by: &Writer,
     ) -> Result<()> {
-        let effects = effects.into_iter().map(|effect| PathEffect::new(path, effect));
         self.record_done(self.structure_event(path, what, by).doing(effects), anchors).map(|_| ())
     }
 

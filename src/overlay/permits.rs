@@ -121,7 +121,7 @@ impl Overlay {
 
     /// All that an operation has replaced or removed.
     pub(super) fn check_may_return(operation: &Operation, permits: &Permits) -> Reviewed<()> {
-        for PathEffect { path, effect } in &operation.effects {
+        for PathEffect { path, effect, .. } in &operation.effects {
             if let Effect::Content { before: Some(version), .. } = effect {
                 permits.check(path, &Touch::Returns { operation, path, version })?;
             }

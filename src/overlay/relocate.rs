@@ -14,7 +14,8 @@ use super::{Caller, Error, Overlay, Result, State};
 use crate::model::{OperationId, RelPath};
 use crate::policy::rules::Action;
 use crate::store::{
-    self, Anchor, Applied, DirLooks, Durability, Effect, Epilogue, EventDraft, Landing, PathEffect, UpperId, UpperRow,
+    self, Anchor, Applied, DirLooks, Durability, Effect, Epilogue, EventDraft, Inode, Landing, PathEffect, UpperId,
+    UpperRow,
 };
 use crate::sys::file::{FileKind, Meta};
 
@@ -410,7 +411,9 @@ impl Overlay {
             self.structure_event(&end.path, what, &self.doer(caller))
         };
         let undoable = |end: &End, with: &End| {
-            exchanged(end, with).doing([PathEffect::new(&end.path, Effect::Exchanged { with: with.path.clone() })])
+            let other = end.lasting_below().map(Inode::of);
+            let effect = Effect::Exchanged { with: with.path.clone(), other };
+            exchanged(end, with).doing([PathEffect::on(&end.path, effect, with.lasting_below())])
         };
         match how {
             _ if moving.passes() => Vec::new(),
@@ -425,7 +428,7 @@ impl Overlay {
         let effect = Effect::Renamed { from: from.path.clone(), onto: to.looks_below() };
         let what = format!("[renamed from {}]", from.path);
         let event = self.structure_event(&to.path, what, &self.doer(caller));
-        event.doing([PathEffect::new(&to.path, effect)])
+        event.doing([PathEffect::on(&to.path, effect, from.below())])
     }
 
     /// One end of a rename that happens along with something else: what the view has at `path`.

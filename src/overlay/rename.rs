@@ -40,12 +40,22 @@ impl End {
         }
     }
 
-    /// What an entry without content looks like that stands there in lower, where the view shows that.
-    pub fn looks_below(&self) -> Option<DirLooks> {
+    /// What stands there in lower, where the view shows that.
+    pub fn below(&self) -> Option<&Meta> {
         match &self.origin {
-            Origin::Lower(meta) => Some(DirLooks::of(meta)),
+            Origin::Lower(meta) => Some(meta),
             Origin::Upper(..) | Origin::Nothing | Origin::Hidden(_) => None,
         }
+    }
+
+    /// What that looks like if it has no content.
+    pub fn looks_below(&self) -> Option<DirLooks> {
+        self.below().map(DirLooks::of)
+    }
+
+    /// The same of a directory, FIFO, socket or device: landings give files other inodes.
+    pub fn lasting_below(&self) -> Option<&Meta> {
+        self.below().filter(|meta| meta.is_dir() || meta.kind.is_special())
     }
 
     pub fn exists(&self) -> bool {

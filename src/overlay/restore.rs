@@ -91,7 +91,7 @@ impl Overlay {
     ) -> Reviewed<Plan<'a>> {
         let mut plan = Plan::default();
         let mut refusals = Vec::new();
-        for PathEffect { path, effect } in effects.iter().rev() {
+        for PathEffect { path, effect, .. } in effects.iter().rev() {
             let reversal = match effect {
                 // Those are held again, or dropped.
                 Effect::Discarded { .. } | Effect::HeldAgain { .. } => continue,
@@ -300,7 +300,7 @@ impl Overlay {
         {
             return Ok(Some(Arc::new(file)));
         }
-        for PathEffect { path, effect } in reversal.effects {
+        for PathEffect { path, effect, .. } in reversal.effects {
             if matches!(effect, Effect::Content { after: Some(after), .. } if after == wanted) {
                 let mut there = self.present_side(path)?;
                 if self.is_as(Some(wanted), &mut there)? && there.is_file() {

@@ -13,6 +13,7 @@ use super::watch::Holds;
 use super::{Attributes, Caller, Error, Overlay, Result};
 use crate::model::{RelPath, Timestamp};
 use crate::policy::rules::Action;
+use crate::store::PathEffect;
 use crate::sys::file::{self, FileKind, Meta, OwnLooks, SET_ID};
 use crate::sys::reached::Reached;
 
@@ -118,7 +119,11 @@ impl Overlay {
             // Nobody wants the times back that something made in this session had.
             None if times_only && self.is_fresh(path) => {}
             None if self.action(path, target.kind) == Action::Pass => {}
-            None => self.record_structure(path, what, target.effects(&after), Vec::new(), &self.doer(caller))?,
+            None => {
+                let effects = target.effects(&after).into_iter();
+                let effects = effects.map(|effect| PathEffect::on(path, effect, Some(&after)));
+                self.record_structure(path, what, effects, Vec::new(), &self.doer(caller))?;
+            }
         }
         self.remember_changed(target, &after, set.mtime);
         Ok(())

@@ -20,7 +20,7 @@ use crate::model::{ChangeId, ChangeKind, OperationId, RelPath};
 use crate::policy::rules::Action;
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome, Program};
 use crate::store::{
-    self, Anchor, DirLooks, Durability, Effect, Epilogue, EventDraft, Landed, Landing, NewContent, NodeLooks,
+    self, Anchor, DirLooks, Durability, Effect, Epilogue, EventDraft, Inode, Landed, Landing, NewContent, NodeLooks,
     Operation, PathEffect, Writer,
 };
 use crate::sys::file::{FileKind, Meta};
@@ -85,16 +85,15 @@ impl Overlay {
             effects if !held.is_empty() || effects.iter().any(|done| is_on_held(&done.effect)) => {
                 self.undo_contents(operation, held, how)
             }
-            [PathEffect { path, effect: Effect::DirMade }] => self.undo_mkdir(path, operation, how),
-            [PathEffect { path, effect: Effect::DirRemoved(looks) }] => self.undo_rmdir(path, *looks, operation, how),
-            [PathEffect { path, effect: Effect::SpecialMade }] => self.undo_mknod(path, operation, how),
-            [PathEffect { path, effect: Effect::SpecialRemoved(looks) }] => {
-                self.undo_unlink(path, looks, operation, how)
-            }
-            [PathEffect { path, effect: Effect::Renamed { from, onto } }] => {
-                self.undo_rename(path, from, *onto, operation, how)
-            }
-            [PathEffect { path, effect: Effect::Exchanged { with } }] => self.undo_exchange(path, with, operation, how),
+            [done @ PathEffect { path, effect, .. }] if !is_on_attributes(effect) => match effect {
+                Effect::DirMade => self.undo_mkdir(done, operation, how),
+                Effect::DirRemoved(looks) => self.undo_rmdir(path, *looks, operation, how),
+                Effect::SpecialMade => self.undo_mknod(done, operation, how),
+                Effect::SpecialRemoved(looks) => self.undo_unlink(path, looks, operation, how),
+                Effect::Renamed { from, onto } => self.undo_rename(done, from, *onto, operation, how),
+                Effect::Exchanged { with, other } => self.undo_exchange(done, (with, *other), operation, how),
+                _ => self.undo_contents(operation, held, how),
+            },
             all if all.iter().all(|done| is_on_attributes(&done.effect)) => self.undo_attributes(operation, how),
             _ => self.undo_contents(operation, held, how),
         }
@@ -129,7 +128,23 @@ impl Overlay {
         }
     }
 
-    fn undo_mkdir(&self, path: &RelPath, operation: &Operation, how: &UndoHow) -> Reviewed<Vec<Outcome>> {
+    /// Refuses where something else stands at a path than what an operation was done to. Landings give a file another inode:
+    /// of one that is told by the log alone.
+    pub(super) fn check_is_same(&self, done: &PathEffect, there: &Meta, operation: &Operation) -> Reviewed<()> {
+        let path = &done.path;
+        if done.inode.is_none_or(|inode| inode.may_be(there, self.births)) {
+            return Ok(());
+        }
+        let may_have_landed = matches!(there.kind, FileKind::Regular | FileKind::Symlink);
+        let was_taken_away = || self.store.was_taken_away(operation, path);
+        match may_have_landed && !was_taken_away().map_err(|err| failed(path, &err.into()))? {
+            true => Ok(()),
+            false => Err(something_else(path)),
+        }
+    }
+
+    fn undo_mkdir(&self, done: &PathEffect, operation: &Operation, how: &UndoHow) -> Reviewed<Vec<Outcome>> {
+        let path = &done.path;
         self.check_may_land(path, &how.review.by)?;
         let Some(was) = self.stat_below(path)? else { return Err(already(operation)) };
         if !was.is_dir() {
@@ -139,6 +154,7 @@ impl Overlay {
         if !is_empty || self.state.lock().uppers.need_dir(path, &HashSet::new()) {
             return Err(refused_at(path, ErrorCode::Conflict, "the directory is not empty"));
         }
+        self.check_is_same(done, &was, operation)?;
         self.check_may_change_entry(path, Some(&was), &how.permits)?;
         self.reverse_structure(path, &Reversed::Goes(was), operation, how)
     }
@@ -179,12 +195,14 @@ impl Overlay {
         }
     }
 
-    fn undo_mknod(&self, path: &RelPath, operation: &Operation, how: &UndoHow) -> Reviewed<Vec<Outcome>> {
+    fn undo_mknod(&self, done: &PathEffect, operation: &Operation, how: &UndoHow) -> Reviewed<Vec<Outcome>> {
+        let path = &done.path;
         self.check_may_land(path, &how.review.by)?;
         let Some(was) = self.stat_below(path)? else { return Err(already(operation)) };
         if matches!(was.kind, FileKind::Regular | FileKind::Symlink | FileKind::Directory) {
             return Err(refused_at(path, ErrorCode::Conflict, "something else has taken its place"));
         }
+        self.check_is_same(done, &was, operation)?;
         self.check_may_change_entry(path, Some(&was), &how.permits)?;
         self.reverse_structure(path, &Reversed::Goes(was), operation, how)
     }
@@ -253,22 +271,25 @@ impl Overlay {
 
     fn undo_rename(
         &self,
-        path: &RelPath,
+        done: &PathEffect,
         from: &RelPath,
         onto: Option<DirLooks>,
         operation: &Operation,
         how: &UndoHow,
     ) -> Reviewed<Vec<Outcome>> {
+        let path = &done.path;
         self.check_may_move(&[Move { from: path, to: from }], how)?;
-        let event = undone_event(self, from, operation, how);
-        let event = event.doing([PathEffect::new(from, Effect::Renamed { from: path.clone(), onto: None })]);
+        let there = self.stat_below(path)?;
+        there.map_or(Ok(()), |there| self.check_is_same(done, &there, operation))?;
+        let back = Effect::Renamed { from: path.clone(), onto: None };
+        let event = undone_event(self, from, operation, how).doing([PathEffect::on(from, back, there.as_ref())]);
         let dirs = self.dirs_of([from, path])?;
         let renamed = self.at_both(path, from, &how.review.by, |there, home| {
             match (there.exists(), home.exists() || home.upper().is_some()) {
                 (true, false) => {}
                 (false, true) => return Ok(Err(already(operation))),
                 (false, false) => return Ok(Err(refused_at(path, ErrorCode::Conflict, "it is not there any more"))),
-                (true, true) => return Ok(Err(refused_at(from, ErrorCode::Conflict, "something else is there now"))),
+                (true, true) => return Ok(Err(something_else(from))),
             }
             if how.review.dry_run {
                 return Ok(Ok(None));
@@ -280,14 +301,27 @@ impl Overlay {
 
     fn undo_exchange(
         &self,
-        path: &RelPath,
-        with: &RelPath,
+        done: &PathEffect,
+        (with, other): (&RelPath, Option<Inode>),
         operation: &Operation,
         how: &UndoHow,
     ) -> Reviewed<Vec<Outcome>> {
+        let path = &done.path;
         self.check_may_move(&[Move { from: path, to: with }, Move { from: with, to: path }], how)?;
-        let event = undone_event(self, path, operation, how);
-        let event = event.doing([PathEffect::new(path, Effect::Exchanged { with: with.clone() })]);
+        let (here, there) = (self.stat_below(path)?, self.stat_below(with)?);
+        let is_at = |inode: Option<Inode>, meta: Option<Meta>| {
+            inode.zip(meta).is_none_or(|(inode, meta)| inode.may_be(&meta, self.births))
+        };
+        if !(is_at(done.inode, here) && is_at(other, there)) {
+            let is_back = is_at(done.inode, there) && is_at(other, here);
+            return Err(if is_back { already(operation) } else { something_else(path) });
+        }
+        let back = PathEffect {
+            path: path.clone(),
+            effect: Effect::Exchanged { with: with.clone(), other: done.inode },
+            inode: other,
+        };
+        let event = undone_event(self, path, operation, how).doing([back]);
         let dirs = self.dirs_of([path, with])?;
         let exchanged = self.at_both(path, with, &how.review.by, |one, other| {
             if !one.exists() || !other.exists() {
@@ -411,6 +445,10 @@ fn ours(by: &Writer) -> Writer {
 fn refused_by_rule(path: &RelPath, name: &RelPath) -> ErrorBody {
     let refusal = ErrorBody::new(ErrorCode::NotPermitted, format!("a rule keeps {name} from being written"));
     ErrorBody { path: Some(path.clone()), ..refusal }
+}
+
+fn something_else(path: &RelPath) -> ErrorBody {
+    refused_at(path, ErrorCode::Conflict, "something else is there now")
 }
 
 pub(super) fn undone_event(overlay: &Overlay, path: &RelPath, operation: &Operation, how: &UndoHow) -> EventDraft {

@@ -70,10 +70,12 @@ pub(super) fn is_on_attributes(effect: &Effect) -> bool {
 
 impl Overlay {
     pub(super) fn undo_attributes(&self, operation: &Operation, how: &UndoHow) -> Reviewed<Vec<Outcome>> {
-        let path = &operation.effects[0].path;
+        let done = &operation.effects[0];
+        let path = &done.path;
         self.check_may_land(path, &how.review.by)?;
         let (place, fd) = self.find_to_dress(path)?;
         let now = Meta::of(fd.as_fd()).map_err(|err| failed(path, &err.into()))?;
+        self.check_is_same(done, &now, operation)?;
         self.check_may_rewrite(path, Some(&now), &how.review.by)?;
         self.check_may_dress(path, &now, operation, &how.permits)?;
         let (mut wanted, mut found) = (Looks::default(), Looks::default());
@@ -90,7 +92,7 @@ impl Overlay {
         if how.review.dry_run {
             return Ok(vec![outcome]);
         }
-        let effects = wanted.effects(&found).into_iter().map(|effect| PathEffect::new(path, effect));
+        let effects = wanted.effects(&found).into_iter().map(|effect| PathEffect::on(path, effect, Some(&now)));
         let event = undone_event(self, path, operation, how).doing(effects);
         let set_back = self.set_back(path, (&place, fd.as_fd()), &now, (&wanted, &found), event);
         let (undone, to_sync) = set_back.map_err(|err| not_undone(path, &err))?;

@@ -65,7 +65,7 @@ impl Overlay {
         self.unlink_below(path, entry, was)?;
         let gone = self.state.lock().left(path).into_iter().collect();
         // One with other names would come back as another.
-        let removed = (was.links == 1).then(|| Effect::SpecialRemoved(NodeLooks::of(was)));
+        let removed = (was.links == 1).then(|| PathEffect::new(path, Effect::SpecialRemoved(NodeLooks::of(was))));
         self.record_structure(path, format!("[{} removed]", was.kind.name()), removed, gone, &self.doer(caller))
     }
 

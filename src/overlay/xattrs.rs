@@ -13,7 +13,7 @@ use super::nodes::NodeId;
 use super::set_attributes::SetTime;
 use super::{Caller, Error, Overlay, Result};
 use crate::policy::rules::Action;
-use crate::store::Effect;
+use crate::store::{Effect, PathEffect};
 use crate::sys::file::{OwnLooks, SET_GID};
 use crate::sys::process;
 use crate::sys::reached::Reached;
@@ -120,6 +120,7 @@ impl Overlay {
                 Some(id) => self.note_own_looks(id, &looks_of_effects(&effects))?,
                 None => {
                     let what = format!("[attribute {}]", name.to_string_lossy());
+                    let effects = effects.into_iter().map(|effect| PathEffect::on(path, effect, Some(&now)));
                     self.record_structure(path, what, effects, Vec::new(), &self.doer(caller))?;
                 }
             }

@@ -335,7 +335,7 @@ fn follow(put: &mut HashMap<RelPath, Digest>, done: &PathEffect) {
             put.retain(|at, _| !at.is_within(path));
             put.extend(moved);
         }
-        Effect::Exchanged { with } => {
+        Effect::Exchanged { with, .. } => {
             let (one, other) = (take_moved(put, path, with), take_moved(put, with, path));
             put.extend(one.into_iter().chain(other));
         }

@@ -68,7 +68,7 @@ pub use layout::{
     BACKUP_VARIABLE, HolderNote, Location, Lock, STAGE_VARIABLE, STATE_DIR_NAME, StateDirs, TEMP_PREFIX, holder_note,
     is_temp_name, read_instance,
 };
-pub use operations::{DirLooks, Effect, NodeLooks, Operation, PathEffect, Version};
+pub use operations::{DirLooks, Effect, Inode, NodeLooks, Operation, PathEffect, Version};
 pub use readings::{Baseline, Counted, MeterRow, Reader};
 pub use recovery::Recovered;
 pub use room::{Nameless, Room};

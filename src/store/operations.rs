@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::events::{Event, EventDraft};
 use super::upper::{Kept, UpperRow, parse_row};
 use super::{Result, Store};
-use crate::model::{ChangeId, OperationId, RelPath, Timestamp, Xattr};
+use crate::model::{Births, ChangeId, InodeKey, OperationId, RelPath, Timestamp, Xattr};
 use crate::sys::OFlags;
 use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::tree::Place;
@@ -125,8 +125,11 @@ pub enum Effect {
         #[serde(default, deserialize_with = "looks_or_mode")]
         onto: Option<DirLooks>,
     },
+    /// `other` is what stands at `with` now, where that is known.
     Exchanged {
         with: RelPath,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        other: Option<Inode>,
     },
     Mode {
         before: u32,
@@ -167,15 +170,51 @@ pub enum Effect {
     },
 }
 
+/// An inode of lower. Without its device, which may have another number when the machine starts again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inode {
+    number: u64,
+    btime: Timestamp,
+}
+
+impl Inode {
+    pub fn of(meta: &Meta) -> Self {
+        Self { number: meta.inode, btime: meta.btime }
+    }
+
+    /// File systems that lie on top of others may number their inodes anew: there everything may be.
+    pub fn may_be(self, meta: &Meta, births: Births) -> bool {
+        let key = InodeKey { device: meta.device, inode: self.number, btime: self.btime };
+        births == Births::Move || births.may_be_one(key, meta.key())
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PathEffect {
     pub path: RelPath,
     pub effect: Effect,
+    /// What stood at the path then, where that tells whether it still does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inode: Option<Inode>,
 }
 
 impl PathEffect {
     pub fn new(path: &RelPath, effect: Effect) -> Self {
-        Self { path: path.clone(), effect }
+        Self { path: path.clone(), effect, inode: None }
+    }
+
+    pub fn on(path: &RelPath, effect: Effect, there: Option<&Meta>) -> Self {
+        Self { inode: there.map(Inode::of), ..Self::new(path, effect) }
+    }
+
+    /// Whether what had been at a path before is not there any more after it.
+    fn takes_away(&self, path: &RelPath) -> bool {
+        match &self.effect {
+            Effect::Renamed { from, .. } => path.is_within(from),
+            Effect::Exchanged { with, .. } => path.is_within(&self.path) || path.is_within(with),
+            Effect::Content { after: None, .. } => self.path == *path,
+            _ => false,
+        }
     }
 }
 
@@ -213,6 +252,13 @@ impl Operation {
 }
 
 impl Store {
+    /// Whether the log tells that what an operation was done to is not at its path any more.
+    pub fn was_taken_away(&self, operation: &Operation, path: &RelPath) -> Result<bool> {
+        let history = self.history()?;
+        let mut since = history.iter().take_while(|(event, _)| event.seq > operation.id.first_event());
+        Ok(since.any(|(_, effects)| effects.iter().any(|done| done.takes_away(path))))
+    }
+
     /// None where no operation has this id, or its events are gone. One that only had something held has no effects.
     pub fn operation(&self, id: OperationId) -> Result<Option<Operation>> {
         let rows = {

@@ -38,7 +38,7 @@ fn log(happened: Vec<Vec<PathEffect>>) -> Vec<(Event, Vec<PathEffect>)> {
 #[test]
 fn a_file_is_followed_back_through_its_names() {
     let linked = PathEffect::new(&path("b"), Effect::Linked { of: path("a") });
-    let exchanged = PathEffect::new(&path("d"), Effect::Exchanged { with: path("e") });
+    let exchanged = PathEffect::new(&path("d"), Effect::Exchanged { with: path("e"), other: None });
     for (happened, at, want) in [
         (vec![vec![edit("a")], vec![edit("b")], vec![edit("a")]], "a", vec![1, 3]),
         (vec![vec![edit("a")], vec![renamed("a", "b")], vec![edit("b")]], "b", vec![1, 3]),

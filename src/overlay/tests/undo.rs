@@ -1197,6 +1197,55 @@ fn set_id_bits_do_not_come_back_onto_what_was_written_since() {
 }
 
 #[test]
+fn what_has_taken_the_place_of_something_is_not_undone_in_its_stead() {
+    let mut bench = Bench::new();
+    bench.put("x", "old\n");
+    bench.rename("x", "y");
+    let renamed = bench.latest();
+    bench.rename("y", "z");
+    bench.save("y", "new\n");
+    bench.refused(&renamed, ErrorCode::Conflict, "something else is there now");
+    assert_eq!((bench.lower("y").as_deref(), bench.lower("x")), (Some("new\n"), None));
+
+    bench.put("f", "public\n");
+    bench.put("key", "secret\n");
+    bench.set("f", Some(0o600), None);
+    let chmod = bench.latest();
+    std::fs::set_permissions(bench.lower_path("key"), std::fs::Permissions::from_mode(0o600)).unwrap();
+    bench.rename("f", "g");
+    bench.rename("key", "f");
+    bench.refused(&chmod, ErrorCode::Conflict, "something else is there now");
+    assert_eq!(bench.mode("f"), 0o600);
+
+    bench.make_dir("q", 0o755);
+    let made = bench.latest();
+    std::fs::rename(bench.lower_path("q"), bench.lower_path("r")).unwrap();
+    std::fs::create_dir(bench.lower_path("q")).unwrap();
+    bench.refused(&made, ErrorCode::Conflict, "something else is there now");
+    assert!(bench.lower_path("q").is_dir());
+    bench.assert_sound();
+}
+
+#[test]
+fn an_exchange_that_stands_reversed_is_undone_already() {
+    let mut bench = Bench::new();
+    bench.put("d/x", "x\n");
+    bench.put("e/y", "y\n");
+    let ((one_dir, one), (other_dir, other)) = (bench.parent("d"), bench.parent("e"));
+    bench.view().rename(one_dir, one, other_dir, other, RenameFlags::EXCHANGE, &ME).unwrap();
+    let exchanged = bench.latest();
+    bench.undo(&exchanged).unwrap();
+    let undone = bench.latest();
+    bench.refused(&exchanged, ErrorCode::AlreadyApplied, "undone already");
+    bench.undo(&undone).unwrap();
+    assert_eq!((bench.names("d"), bench.names("e")), (vec!["y".to_owned()], vec!["x".to_owned()]));
+    std::fs::rename(bench.lower_path("d"), bench.lower_path("other")).unwrap();
+    std::fs::create_dir(bench.lower_path("d")).unwrap();
+    bench.refused(&exchanged, ErrorCode::Conflict, "something else is there now");
+    bench.assert_sound();
+}
+
+#[test]
 fn a_deleted_file_is_rolled_back_to_whom_it_was() {
     let bench = Bench::new();
     bench.put("d/key", "secret\n");
