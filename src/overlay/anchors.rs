@@ -41,13 +41,10 @@ impl Overlay {
     /// something that was renamed or linked here. What stands in the first place of that has been judged as a change of it,
     /// if it has content; a directory or a FIFO is no change of anything.
     pub(super) fn loses_nothing(&self, path: &RelPath) -> bool {
-        let from = {
-            let state = self.state.lock();
-            if state.past.is_fresh(path) {
-                return true;
-            }
-            state.past.older_from(path)
-        };
+        if self.is_fresh(path) {
+            return true;
+        }
+        let from = self.state.lock().past.older_from(path);
         from.is_some_and(|from| self.has_content_there(&from))
     }
 
@@ -70,9 +67,10 @@ impl Overlay {
         }
     }
 
-    /// Whether what is at a path came in this session, content and all.
+    /// Whether what is at a path came in this session, content and all, and nobody else has changed it since.
     pub(super) fn is_fresh(&self, path: &RelPath) -> bool {
-        self.state.lock().past.is_fresh(path)
+        let came_in_session = self.state.lock().past.is_fresh(path);
+        came_in_session && !self.became_anothers(path)
     }
 }
 

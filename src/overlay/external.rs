@@ -114,6 +114,38 @@ impl Overlay {
         Ok(external)
     }
 
+    /// Whether what came in this session is somebody else's by now, as he changed or replaced it. From then on it counts as
+    /// older than the session: it does not go without review. What cannot be looked at is taken to be his.
+    pub(super) fn became_anothers(&self, path: &RelPath) -> bool {
+        self.begin_anew_with_anothers(path).unwrap_or_else(|err| {
+            log::warn!("look whether somebody else has changed {path}: {err}");
+            true
+        })
+    }
+
+    fn begin_anew_with_anothers(&self, path: &RelPath) -> Result<bool> {
+        loop {
+            let expected = {
+                let state = self.state.lock();
+                if !state.past.is_fresh(path) {
+                    return Ok(false);
+                }
+                state.expected(path)
+            };
+            let Some(expected) = expected else { return Ok(false) };
+            match self.outside(path, &expected)? {
+                Some(outside) if outside.kind != ExternalKind::Deleted => {}
+                Some(_) | None => return Ok(false),
+            }
+            let present = self.present_side(path)?;
+            // Else something of ours landed during the look.
+            if self.state.lock().expected(path).as_ref() == Some(&expected) {
+                self.begin_anew_from(path, &present)?;
+                return Ok(true);
+            }
+        }
+    }
+
     fn outside(&self, path: &RelPath, expected: &Expected) -> Result<Option<Outside>> {
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
         self.outside_of(path, expected, meta)
@@ -208,7 +240,10 @@ impl Overlay {
             return;
         }
         let told = self.news_of(path).and_then(|news| match news {
-            Some(event) => Ok(self.store.record(&event)?),
+            Some(event) => {
+                self.store.record(&event)?;
+                self.begin_anew_with_anothers(path).map(|_| ())
+            }
             None => Ok(()),
         });
         if let Err(err) = told {

@@ -427,7 +427,13 @@ impl Overlay {
     /// After a change of rules: nobody looks at what is written from now on to what passes, so that it is another says
     /// nothing of who changed it.
     pub(super) fn forget_what_passes(&self) {
-        let known: Vec<RelPath> = self.state.lock().seen.keys().cloned().collect();
+        self.forget_what_passes_within(&[&RelPath::default()]);
+    }
+
+    /// The same where directories have come to.
+    pub(super) fn forget_what_passes_within(&self, dirs: &[&RelPath]) {
+        let is_there = |path: &&RelPath| dirs.iter().any(|dir| path.is_within(dir));
+        let known: Vec<RelPath> = self.state.lock().seen.keys().filter(is_there).cloned().collect();
         let passes = |path: &&RelPath| self.action(path, FileKind::Regular) == Action::Pass;
         let passing: Vec<&RelPath> = known.iter().filter(passes).collect();
         let mut state = self.state.lock();

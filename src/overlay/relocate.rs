@@ -317,6 +317,8 @@ impl Overlay {
             let (renamed, relocated) = self.land_relocation(&mut state, moving, &now, cargo, events)?;
             drop(state);
             drop(claimed);
+            let arrivals: Vec<&RelPath> = moving.moves().iter().map(|one| one.to).collect();
+            self.forget_what_passes_within(&arrivals);
             self.tell_renamed(moving.to, renamed);
             // One may have landed a moment before, with us in the way of its being let go of.
             ids.iter().for_each(|id| self.evict(*id));

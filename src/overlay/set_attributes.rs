@@ -117,7 +117,7 @@ impl Overlay {
                 self.mark_dirty(id)?;
             }
             // Nobody wants the times back that something made in this session had.
-            None if times_only && self.is_fresh(path) => {}
+            None if times_only && self.state.lock().past.is_fresh(path) => {}
             None if self.action(path, target.kind) == Action::Pass => {}
             None => {
                 let effects = target.effects(&after).into_iter();

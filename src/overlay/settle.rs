@@ -231,6 +231,7 @@ impl Overlay {
 
     pub(super) fn judge(&self, job: &Job, actor: &Writer) -> Result<Settled> {
         let path = &job.row.names[0];
+        self.note_anothers(job);
         let mut new = self.job_side(job)?;
         let present = self.present_side(path)?;
         if new.exists() && !present.exists() {
@@ -300,6 +301,14 @@ impl Overlay {
                 Ok(())
             }
             false => Err(Error::Store(store::Error::Conflict { path: path.to_string() })),
+        }
+    }
+
+    /// Nothing that somebody else has changed is judged as what came in this session, nor goes or lands as that.
+    fn note_anothers(&self, job: &Job) {
+        let source = job.takes_along.as_ref().map(|(source, _)| source);
+        for path in [&job.row.names[0]].into_iter().chain(source) {
+            self.became_anothers(path);
         }
     }
 

@@ -1,5 +1,6 @@
 //! The engine on a temporary project, without a kernel: one test an operation and origin.
 
+mod anothers;
 mod beside;
 mod bursts;
 mod check;

@@ -207,7 +207,7 @@ impl Overlay {
     }
 
     /// What somebody else left at a path is what the session is judged against from now on.
-    fn begin_anew_from(&self, path: &RelPath, present: &Side) -> Result<()> {
+    pub(super) fn begin_anew_from(&self, path: &RelPath, present: &Side) -> Result<()> {
         let content = present.stage_found(&self.store)?;
         content.iter().try_for_each(|content| self.store.keep_content(content))?;
         let kept = content.map(|content| Kept { digest: content.digest, symlink: present.is_symlink() });

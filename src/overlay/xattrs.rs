@@ -112,7 +112,7 @@ impl Overlay {
     ) -> Result<()> {
         let Some(path) = &inode.path else { return Ok(()) };
         let now = inode.meta()?;
-        let is_told = || !self.is_fresh(path) && self.action(path, inode.kind) != Action::Pass;
+        let is_told = || self.action(path, inode.kind) != Action::Pass && !self.state.lock().past.is_fresh(path);
         if before != after && (inode.entry.is_some() || is_told()) {
             let effect = Effect::Xattr { name: name.as_bytes().to_vec(), before, after };
             let effects: Vec<Effect> = std::iter::once(effect).chain(inode.effects(&now)).collect();

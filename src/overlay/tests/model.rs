@@ -522,6 +522,12 @@ impl Pair {
         let time = UNIX_EPOCH + Duration::from_secs(self.edits);
         std::fs::File::options().write(true).open(&below).unwrap().set_modified(time).unwrap();
         self.model.outside_write(path, new);
+        let it = self::path(path);
+        self.view().tell_external(&it);
+        if !self.view().state.lock().past.is_fresh(&it) {
+            // After a kill the log may not tell what landed there.
+            self.model.begin_anew_with_anothers(path);
+        }
     }
 
     fn outside_remove(&mut self, path: P) {

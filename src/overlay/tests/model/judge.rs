@@ -89,10 +89,7 @@ impl Model {
             WindowLength::Session => match self.open_window(path) {
                 Some(Err(())) => {
                     let left = self.lower.leaf(path).map(|leaf| leaf.thing.clone());
-                    let anchor = left.map_or(Anchor::Nothing, Anchor::Content);
-                    let known = Known { anchor, fresh: false, by_dir: false, from: None, went: None };
-                    self.had_dirs.remove(path);
-                    self.anchors.insert(path.to_owned(), known);
+                    self.begin_anew(path, left.map_or(Anchor::Nothing, Anchor::Content));
                     None
                 }
                 Some(Ok(first)) => Some(self.anchor_first(path).unwrap_or(first)),

@@ -1344,6 +1344,18 @@ impl Model {
         }
     }
 
+    /// What came in this session is as old as anything that somebody else left there.
+    pub fn begin_anew_with_anothers(&mut self, path: &str) {
+        if let (true, Some(thing)) = (self.is_fresh(path), self.lower.thing(path)) {
+            self.begin_anew(path, Anchor::Content(thing));
+        }
+    }
+
+    pub(super) fn begin_anew(&mut self, path: &str, anchor: Anchor) {
+        self.had_dirs.remove(path);
+        self.anchors.insert(path.to_owned(), Known { anchor, fresh: false, by_dir: false, from: None, went: None });
+    }
+
     pub fn outside_remove(&mut self, path: &str) {
         if !self.upper.contains_key(path) {
             self.orphan(path);
