@@ -12,6 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use super::compare::leaves_project;
+use super::confirm::has_content;
 use super::error::Context;
 use super::handles::Backing;
 use super::uppers::{Recorded, Upper};
@@ -229,10 +230,10 @@ impl Overlay {
         }
     }
 
-    /// Whether something else than what comes from `path`, and is of `kind`, used to be at `moved` in this session: for a
-    /// symlink also a directory. What went there may come back.
+    /// Whether something else than what comes from `path`, and is of `kind`, used to be at `moved` in this session, also a
+    /// directory where it has content. What went there may come back.
     pub(super) fn is_used_by_another(&self, path: &RelPath, moved: &RelPath, kind: FileKind) -> Result<bool> {
-        if kind == FileKind::Symlink && self.had_dir(moved)? {
+        if has_content(kind) && self.had_dir(moved)? {
             return Ok(true);
         }
         let comes_back = self.state.lock().past.came_along(moved).as_ref() == Some(path);
@@ -248,13 +249,12 @@ impl Overlay {
     /// name, and no change of it waits for review.
     fn is_liftable(&self, passenger: &Passenger<'_>) -> Result<bool> {
         let Passenger { path, kind, before, .. } = passenger;
-        let has_content = matches!(kind, FileKind::Regular | FileKind::Symlink);
         let is_ours = *before == Action::Pass || self.is_fresh(path);
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
         let state = self.state.lock();
         let upper = state.uppers.at(path).and_then(|id| state.uppers.get(id));
         let unreviewed = upper.is_none_or(|upper| upper.row.held.is_none() && upper.row.names.len() == 1);
-        Ok(has_content && is_ours && unreviewed && meta.is_some_and(|meta| meta.links == 1))
+        Ok(has_content(*kind) && is_ours && unreviewed && meta.is_some_and(|meta| meta.links == 1))
     }
 }
 

@@ -162,11 +162,11 @@ impl Overlay {
         })
     }
 
-    /// Whether it is a symlink where a directory used to be, which had no content to be judged against. What cannot be
-    /// looked for is taken to have been there.
+    /// Whether it is where a directory used to be, which had no content to be judged against. What cannot be looked for is
+    /// taken to have been there.
     fn stands_for_dir(&self, comparison: &Comparison) -> bool {
-        let is_new_link = comparison.new.kind == Some(FileKind::Symlink) && !comparison.old.exists();
-        is_new_link
+        let is_new = comparison.new.exists() && !comparison.old.exists();
+        is_new
             && self.had_dir(&comparison.path).unwrap_or_else(|err| {
                 log::warn!("look for what was at {}: {err}", comparison.path);
                 true

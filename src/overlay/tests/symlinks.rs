@@ -1,11 +1,11 @@
-//! Symlinks in the place of directories: what shows below them would be in the project unreviewed.
+//! Symlinks in the place of directories: what shows below them would be in the project unreviewed. And files there.
 
 use super::*;
 
 /// How a directory goes.
 type Way = &'static dyn Fn(&Bench);
 
-/// How a symlink comes to a path.
+/// How a symlink or file comes to a path.
 type Call = &'static dyn Fn(&Bench, &str) -> Result<()>;
 
 fn tree() -> Bench {
@@ -35,6 +35,15 @@ fn exchange(bench: &Bench, one: &str, other: &str) -> Result<()> {
 /// That the one thing that waits is a symlink at `path`, for that reason; also after a remount.
 #[track_caller]
 fn assert_waits(mut bench: Bench, path: &str, reason: Reason) {
+    assert_held(&mut bench, path, reason);
+    bench.confirm(&[bench.only_id()]).unwrap();
+    assert_eq!(std::fs::read_link(bench.lower_path(path)).unwrap(), std::path::Path::new("n"));
+    bench.check();
+}
+
+/// The same of whatever it is.
+#[track_caller]
+fn assert_held(bench: &mut Bench, path: &str, reason: Reason) {
     for _ in 0..2 {
         let held = bench.held();
         let names: Vec<String> = held.iter().map(|row| row.names[0].to_string()).collect();
@@ -43,14 +52,11 @@ fn assert_waits(mut bench: Bench, path: &str, reason: Reason) {
         bench.check();
         bench.remount();
     }
-    bench.confirm(&[bench.only_id()]).unwrap();
-    assert_eq!(std::fs::read_link(bench.lower_path(path)).unwrap(), std::path::Path::new("n"));
-    bench.check();
 }
 
-#[test]
-fn a_symlink_where_a_directory_was_is_held_however_the_directory_went() {
-    let ways: [(&str, Way); 7] = [
+/// In which the directory at a path may go.
+fn ways() -> [(&'static str, Way); 7] {
+    [
         ("src", &|bench| bench.rename("src", "old")),
         ("src", &|bench| {
             bench.rename("src", "old");
@@ -80,8 +86,12 @@ fn a_symlink_where_a_directory_was_is_held_however_the_directory_went() {
             exchange(bench, "other", "src").unwrap();
             bench.rmdir("src").unwrap();
         }),
-    ];
-    for (path, goes) in ways {
+    ]
+}
+
+#[test]
+fn a_symlink_where_a_directory_was_is_held_however_the_directory_went() {
+    for (path, goes) in ways() {
         let bench = tree();
         goes(&bench);
         symlink(&bench, path).unwrap();
@@ -97,6 +107,30 @@ fn a_symlink_where_a_directory_was_is_held_however_the_directory_went() {
         goes(&bench);
         link(&bench, "l", path).unwrap();
         assert_waits(bench, path, Reason::Type);
+    }
+}
+
+#[test]
+fn a_file_where_a_directory_was_is_held_however_small_it_is() {
+    let calls: [Call; 3] = [
+        &|bench, path| {
+            bench.save(path, "x\n");
+            Ok(())
+        },
+        &|bench, path| bench.try_rename("f", path),
+        &|bench, path| link(bench, "f", path),
+    ];
+    for (path, goes) in ways() {
+        for comes in calls {
+            let mut bench = tree();
+            bench.save("f", "x\n");
+            goes(&bench);
+            comes(&bench, path).unwrap();
+            assert_held(&mut bench, path, Reason::Type);
+            bench.confirm(&[bench.only_id()]).unwrap();
+            assert_eq!(bench.lower(path).as_deref(), Some("x\n"));
+            bench.check();
+        }
     }
 }
 
@@ -131,7 +165,7 @@ fn a_symlink_takes_the_place_of_an_older_directory_in_no_exchange() {
 }
 
 #[test]
-fn a_symlink_where_a_directory_of_this_session_was_lands() {
+fn a_symlink_or_file_where_a_directory_of_this_session_was_lands() {
     let bench = tree();
     bench.mkdir("build");
     bench.save("build/a", "a\n");
@@ -140,6 +174,9 @@ fn a_symlink_where_a_directory_of_this_session_was_lands() {
     bench.mkdir("tmp");
     bench.rmdir("tmp").unwrap();
     symlink(&bench, "tmp").unwrap();
+    bench.mkdir("made");
+    bench.rmdir("made").unwrap();
+    bench.save("made", &lines(500));
     assert_eq!(bench.held().len(), 0);
     bench.check();
 }

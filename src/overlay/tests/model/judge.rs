@@ -149,7 +149,7 @@ impl Model {
         {
             reasons.push(Reason::Type);
         }
-        if matches!((before, new), (None, Some(Thing::Symlink(_)))) && self.had_dir(path) {
+        if matches!((before, new), (None, Some(Thing::File(_) | Thing::Symlink(_)))) && self.had_dir(path) {
             reasons.push(Reason::Type);
         }
         if let Some(Thing::Symlink(target)) = new

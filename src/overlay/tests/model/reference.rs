@@ -758,7 +758,7 @@ impl Model {
             || self.is_gated(to)
             || self.upper.contains_key(to)
             || self.is_used_by_another(from, to)
-            || (matches!(self.at(from), Some(Node::Leaf(Leaf { thing: Thing::Symlink(_), .. }))) && self.had_dir(to));
+            || (matches!(self.at(from), Some(Node::Leaf(_))) && self.had_dir(to));
         if is_over {
             self.orphan(to);
         }
@@ -1010,11 +1010,12 @@ impl Model {
         };
         let mut along: Vec<(Path, Path)> = moves.iter().flat_map(along).collect();
         let is_judged = |moved: &str, path: &str| {
-            let stands_for_dir = self.had_dir(moved) || (self.lower.is_dir(moved) && !self.is_fresh(moved));
+            let is_older_dir = self.lower.is_dir(moved) && !self.is_fresh(moved);
             self.is_gated(moved)
                 || self.is_used_by_another(path, moved)
                 || self.has_older(moved)
-                || (self.is_link_below(path) && stands_for_dir)
+                || self.had_dir(moved)
+                || (self.is_link_below(path) && is_older_dir)
         };
         along.retain(|(moved, path)| is_judged(moved, path));
         for (_, path) in &along {
@@ -1122,7 +1123,7 @@ impl Model {
         let is_taken = |path: &Path, moved: &Path| {
             let both = [self.lower.get(path), self.lower.get(moved)];
             self.is_used(moved)
-                || (self.is_link_below(path) && self.had_dir(moved))
+                || (self.lower.leaf(path).is_some() && self.had_dir(moved))
                 || (path != from && both.iter().all(Option::is_some) && both != [Some(&Node::Dir); 2])
         };
         let moved = self.lower.within(from).into_iter().filter_map(|path| Some((rebase(&path, from, to)?, path)));
