@@ -4,7 +4,7 @@ use super::terminal::Ink;
 use super::text::Text;
 use super::words::{age, marks, percent};
 use crate::model::ChangeKind;
-use crate::protocol::Held;
+use crate::protocol::{Also, Held};
 
 /// Columns a path may take before the columns behind it move.
 const PATH_COLUMNS_MAX: usize = 48;
@@ -37,9 +37,21 @@ fn render_row(change: &Held, width: usize, text: &mut Text) {
     if let Some(detail) = change.detail.as_ref().filter(|_| change.kind != ChangeKind::Structure) {
         text.put("            ").name(detail).put("\n");
     }
+    if !change.also.is_empty() {
+        render_also(&change.also, text.put("            "));
+    }
     for looks in &change.looks {
         text.put("            ").name(looks).put("\n");
     }
+}
+
+/// The other names that a change is one of.
+pub fn render_also(Also(names): &Also, text: &mut Text) {
+    text.put("also: ");
+    for (number, name) in names.iter().enumerate() {
+        text.put(if number == 0 { "" } else { ", " }).name(name.as_bytes());
+    }
+    text.put("\n");
 }
 
 /// How wide the path is, near enough: one column a character.

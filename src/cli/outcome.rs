@@ -1,5 +1,6 @@
 //! What became of each path, in the wording of SPEC §12.
 
+use super::held::render_also;
 use super::terminal::Ink;
 use super::text::Text;
 use super::words::{counts_with_modified, percent, plural, size};
@@ -83,7 +84,7 @@ fn planned(action: Action) -> &'static str {
     }
 }
 
-/// The rest of the first line.
+/// The rest of the first line, and the other names that it speaks of.
 fn summary(outcome: &Outcome, text: &mut Text) {
     if outcome.action == Action::Restored {
         text.put(" from backup");
@@ -99,6 +100,9 @@ fn summary(outcome: &Outcome, text: &mut Text) {
         text.put(format!(" {}", note_words(note)));
     }
     text.put("\n");
+    if !outcome.also.is_empty() {
+        render_also(&outcome.also, text.put("  "));
+    }
 }
 
 fn facts(outcome: &Outcome) -> Vec<String> {

@@ -191,6 +191,21 @@ fn show_tells_why_and_who_before_the_diff() {
 }
 
 #[test]
+fn a_change_under_several_names_tells_all_of_them() {
+    let also = || Also(vec![path("u"), path("d/v")]);
+    let row = Held { also: also(), ..held("a1b2c3d4", "a") };
+    assert_eq!(
+        drawn(|text| super::held::render_table(&[row], text)),
+        "  a1b2c3d4  a  +47 -32  62%  size  5m ago\n            also: u, d/v\n"
+    );
+    let outcome = Outcome { also: also(), backup: Some("b".into()), ..Outcome::new(Action::Applied, path("a")) };
+    assert_eq!(
+        drawn(|text| super::outcome::render(&outcome, text)),
+        "fettlefs: Applied a\n  also: u, d/v\n  backup: b\n"
+    );
+}
+
+#[test]
 fn unmount_lists_what_stays_held() {
     let reply = UnmountReply { held: vec![held("a1b2c3d4", "a")], ..Default::default() };
     assert_eq!(

@@ -235,7 +235,11 @@ fn unmount(request: &Request, asker: &Asker, project: &Project) -> Result<Reply>
     }
     let outcomes = held_at_unmount(request, asker, project)?;
     let removed = answers::removed(project);
-    let held = if removed.is_lost { Vec::new() } else { answers::all_held(project)? };
+    let mut held = if removed.is_lost { Vec::new() } else { answers::all_held(project)? };
+    if request.dry_run {
+        // What would be confirmed or discarded would wait no more.
+        held.retain(|held| outcomes.iter().all(|outcome| outcome.id.as_ref() != Some(&held.id)));
+    }
     let held_count = held.len() as u64;
     // Nobody is there to be asked for the next page.
     let held = page(held, 0, None).entries;

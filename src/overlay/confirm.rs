@@ -8,7 +8,7 @@ use super::review::{Review, Reviewed, Taken, WAIT_FOR_WRITERS, Writers, failed, 
 use super::side::Side;
 use super::{Error, Overlay, Result};
 use crate::model::{ChangeId, RelPath};
-use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, Outcome};
+use crate::protocol::{Action as Done, Also, Counts, ErrorBody, ErrorCode, Outcome};
 use crate::store::{self, Below, Kept, Landed, UpperRow, What};
 use crate::sys::file::{FileKind, Meta};
 use crate::sys::tree::is_absent;
@@ -275,6 +275,7 @@ fn dir_outcome(dir: &Taken) -> Outcome {
 pub(super) fn outcome(landable: &Landable) -> Outcome {
     let held = &landable.taken.held;
     let mut outcome = Outcome::new(landable.done, landable.taken.row.names[0].clone());
+    outcome.also = Also(landable.taken.row.further_names().to_vec());
     outcome.id = Some(held.id.clone());
     outcome.kind = Some(held.kind);
     outcome.size = landable.new.kind.filter(|kind| has_content(*kind)).map(|_| landable.new.size);

@@ -13,7 +13,7 @@ use super::side::Side;
 use super::uppers::Upper;
 use super::{Error, Overlay, Result, State};
 use crate::model::{BackupKind, ChangeId, Digest, OperationId, RelPath};
-use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome};
+use crate::protocol::{Action as Done, Also, ErrorBody, ErrorCode, EventName, Outcome};
 use crate::store::{
     self, Applied, Base, Below, Durability, Effect, Epilogue, Fate, Kept, Landing, PathEffect, StagedContent, UpperId,
     UpperRow, Version, What,
@@ -367,6 +367,7 @@ impl Overlay {
 
 fn outcome(change: &Taken) -> Outcome {
     let mut outcome = Outcome::new(Done::Discarded, change.row.names[0].clone());
+    outcome.also = Also(change.row.further_names().to_vec());
     outcome.id = Some(change.held.id.clone());
     outcome.kind = Some(change.held.kind);
     outcome

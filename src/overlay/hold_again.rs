@@ -17,7 +17,7 @@ use super::undo::{UndoHow, undone_event};
 use super::uppers::Upper;
 use super::{Error, Overlay, Result, State};
 use crate::model::{BackupKind, ChangeId, RelPath, Stamp, Timestamp, Xattr};
-use crate::protocol::{Action as Done, Counts, ErrorCode, Outcome};
+use crate::protocol::{Action as Done, Also, Counts, ErrorCode, Outcome};
 use crate::store::{
     self, Below, Effect, Epilogue, Fate, Landing, NewUpper, Operation, PathEffect, UpperId, UpperRow, Version, What,
 };
@@ -67,6 +67,7 @@ pub(super) struct HeldAgain {
 impl Returning<'_> {
     pub fn outcome(&self) -> Outcome {
         let mut outcome = Outcome::new(Done::Held, self.row.names[0].clone());
+        outcome.also = Also(self.row.further_names().to_vec());
         if let Some(held) = &self.row.held {
             outcome.id = Some(held.id.clone());
             outcome.kind = Some(held.kind);

@@ -22,7 +22,7 @@ use super::uppers::Upper;
 use super::{Error, Overlay, Result, State};
 use crate::diff::{self, Measure};
 use crate::model::{BackupKind, ChangeId, ChangeKind, Digest};
-use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, EventName, Outcome};
+use crate::protocol::{Action as Done, Also, Counts, ErrorBody, ErrorCode, EventName, Outcome};
 use crate::store::{
     AnchorState, Below, Durability, Epilogue, EventDraft, Fate, Held, Kept, Known, Landing, PathEffect, UpperFile,
     UpperRow, What,
@@ -87,6 +87,7 @@ impl Split<'_> {
     fn outcome(&self, done: Done, taken: &[u8]) -> Outcome {
         let Measure { insertions, deletions, old_lines, .. } = diff::measure(self.old.text(), taken);
         let mut outcome = Outcome::new(done, self.change.row.names[0].clone());
+        outcome.also = Also(self.change.row.further_names().to_vec());
         outcome.id = Some(self.change.held.id.clone());
         outcome.kind = Some(self.change.held.kind);
         outcome.counts = Some(Counts::of(insertions, deletions, old_lines));

@@ -1,7 +1,7 @@
 //! What the operations answer, other than `status`.
 
 use super::words;
-use super::{Backup, Event, External, Held, WritingNow};
+use super::{Also, Backup, Event, External, Held, WritingNow};
 use crate::model::{ChangeId, ChangeKind, Digest, RelPath};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -61,6 +61,9 @@ pub struct Outcome {
     pub action: Action,
     #[serde(flatten)]
     pub path: RelPath,
+    /// Of a held change: what it is done under as well.
+    #[serde(flatten, skip_serializing_if = "Also::is_empty")]
+    pub also: Also,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<ChangeId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -100,6 +103,7 @@ impl Outcome {
         Self {
             action,
             path,
+            also: Also::default(),
             id: None,
             kind: None,
             size: None,

@@ -199,9 +199,16 @@ impl Status {
 
 #[derive(Serialize, Deserialize)]
 struct AlsoFields {
+    #[serde(default)]
     also: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     also_b64: Option<Vec<String>>,
+}
+
+impl Also {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
 }
 
 impl Serialize for Also {

@@ -277,6 +277,7 @@ fn responses_survive_their_own_line() {
         counts: Some(Counts { insertions: 3, deletions: 2, ratio: 0.1 }),
         diff: Some(DiffText(b"+\xff\n".to_vec())),
         note: Some(Note::NewFile),
+        also: Also(vec![path("u")]),
         ..Outcome::new(Action::Held, path("src/a.rs"))
     };
     let event = Event { path: Some(path("a")), pid: Some(7), ..Event::new(1, time(), EventName::WriteHeld) };

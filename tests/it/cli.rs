@@ -668,7 +668,14 @@ fn unmount_lists_what_waits_and_does_with_it_what_it_is_told() {
         "fettlefs: Unmounted\n\nHeld for review, also without a mount:\n  \
          [id1]  src/a.rs  +3 -3  200%  size  [age]\n  [id2]  src/b.rs  +0 -3  100%  size  [age]  [delete]\n=> 0\n"
     );
-    let output = small(&scratch).at("view").start().unmount_with(&["--confirm-all"]);
+    let view = small(&scratch).at("view").start();
+    let planned = scratch.cli(&["unmount", "--confirm-all", "--dry-run"]);
+    assert_eq!(
+        told(&scratch, &planned),
+        "fettlefs: Would apply src/a.rs (14B, 3 lines, +3 -3 ~3)\n\
+         fettlefs: Would apply src/b.rs (deleted, +0 -3 ~0)\nfettlefs: Would unmount\n=> 0\n"
+    );
+    let output = view.unmount_with(&["--confirm-all"]);
     assert_eq!(
         told(&scratch, &output),
         "fettlefs: Applied src/a.rs (14B, 3 lines, +3 -3 ~3)\n  backup: a.rs.[time]\n\

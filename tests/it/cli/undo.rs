@@ -149,7 +149,10 @@ fn all_names_of_what_is_held_again_are_listed() {
     view.write("h", "new\n".repeat(200));
     view.sh("ln h d/h2").ok();
     assert_eq!(listed(), "a\nh2\na\nh2\n");
-    view.cli(&["discard", "h"]).ok();
+    for args in [&["status"][..], &["confirm", "h", "--dry-run"], &["discard", "h"]] {
+        let told = view.cli(args).ok().stdout;
+        assert!(told.contains("  also: d/h2\n"), "{args:?}: {told}");
+    }
     assert_eq!(listed(), "a\na\n");
     view.cli(&["undo", &operation(&view, "h")]).ok();
     assert_eq!(listed(), "a\nh2\na\nh2\n");
