@@ -93,12 +93,14 @@ impl Standing {
     }
 
     /// Nobody asks anything from here on. What is left of a run stays before a closed door: its programs must not find the
-    /// project where the view was.
-    fn end(&self) -> Result<()> {
-        match self.is_kept {
-            true => self.abort.cut().map_err(|err| failure("cut the connection to the view", &err)),
-            false => take_away(&self.path).map_err(ErrorBody::from).and_then(|()| self.uncover()),
+    /// project where the view was. Whether the kernel has it so already: an ordinary user may not cut a connection where
+    /// none are shown to him, and then it goes with this process.
+    fn end(&self) -> Result<bool> {
+        if !self.is_kept {
+            return take_away(&self.path).map_err(ErrorBody::from).and_then(|()| self.uncover()).map(|()| true);
         }
+        let cut = self.abort.cut().inspect_err(|err| log::warn!("cut the connection to the view: {err}"));
+        Ok(cut.is_ok())
     }
 
     /// Below the view are those of daemons that died. To be called when it is gone itself.
@@ -207,9 +209,12 @@ impl Daemon {
         }
         // Who follows events through the view would keep the mount busy.
         self.project.overlay.store().end_waits();
-        self.standing.end()?;
+        let is_over_soon = self.standing.end()?;
         // Who is closing something at this moment is not cut off before he is told what has become of it.
         self.project.overlay.wait_for_judgings();
+        if !is_over_soon {
+            return Ok(());
+        }
         match self.ends.recv_timeout(DETACHED_SESSION_MAX) {
             Ok(End::SessionOver) => self.session_over(),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
