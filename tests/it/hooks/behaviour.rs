@@ -376,3 +376,20 @@ fn a_daemon_that_dies_takes_its_programs_along_and_loses_nothing() {
     view.assert_held("file", "new", "old\n");
     assert_eq!(view.only_held().reason, "interrupted");
 }
+
+/// Though its times do not tell of it.
+#[test]
+fn what_is_saved_below_while_a_program_is_asked_is_not_lost() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(50));
+    let script = "#!/bin/sh
+cd LOWER && touch -r a TIMES && printf LINE | dd of=a conv=notrunc status=none && touch -r TIMES a
+echo '{\"decision\":\"land\"}'
+";
+    let script = script.replace("LOWER", &scratch.lower().display().to_string());
+    let script = script.replace("TIMES", &scratch.root().join("times").display().to_string());
+    let view = mounting(&scratch, &[&program(&scratch, "hook", &script)]).env("FETTLE_HOOKS_TIMEOUT", "30s").start();
+    view.sh("printf mine | dd of=a bs=1 seek=50 conv=notrunc status=none");
+    assert!(scratch.read("a").starts_with("LINE"), "{}", scratch.read("a"));
+    assert!(view.read("a").contains("mine"));
+}
