@@ -351,7 +351,7 @@ fn instance_place(state: &OwnedFd) -> Result<Place> {
 /// the project is moved; a copy has it, too, until `elsewhere.rs` gives it another.
 pub fn read_instance(state: &OwnedFd, description: &str) -> Result<Option<String>> {
     let doing = || format!("read {description}/{INSTANCE}");
-    match instance_place(state)?.open(OFlags::RDONLY) {
+    match instance_place(state)?.open(OFlags::RDONLY | OFlags::NONBLOCK) {
         Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),
         Ok(file) => {
             let mut name = String::new();
@@ -510,7 +510,7 @@ pub fn holder_note(lower: &Tree, location: &Location) -> Option<HolderNote> {
         Some(path) => File::open(path.join(HOLDER)).ok()?,
         None => {
             let path = RelPath::parse(format!("{STATE_DIR_NAME}/{HOLDER}").as_bytes()).ok()?;
-            File::from(lower.open_at(&path, OFlags::RDONLY).ok()?)
+            File::from(lower.open_at(&path, OFlags::RDONLY | OFlags::NONBLOCK).ok()?)
         }
     };
     let mut json = String::new();

@@ -13,7 +13,7 @@ use rustix::fs::{self, AtFlags, FileType, Mode, StatxFlags, Timespec};
 
 pub use content::{
     Overwritten, changed_meanwhile, copy_content, digest, has_changed_meanwhile, in_memory, is_mixture,
-    is_small_and_whole, overwrite, read_about, read_all, read_at, same_content, take_back,
+    is_small_and_whole, overwrite, read_about, read_all, read_at, read_named, same_content, take_back,
 };
 pub use looks::{
     OwnLooks, copy_looks, copy_looks_but, copy_metadata, copy_owner, masked_group, mode_beside_list, set_mode,

@@ -4,9 +4,10 @@
 mod tests;
 
 use std::cell::Cell;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
 
 use rustix::fs;
 
@@ -34,6 +35,21 @@ const SECTOR_BYTES: usize = 512;
 
 /// Up to this a file is copied by one read and one write. File systems that share blocks write them out first.
 const SMALL_BYTES_MAX: u64 = 64 << 10;
+
+/// What a regular file has, by a name that may lead through links: whoever put something else there, a FIFO say, is not
+/// waited for.
+pub fn read_named(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let flags = fs::OFlags::NONBLOCK | fs::OFlags::NOCTTY;
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)?;
+    let facts = file.metadata()?;
+    if !facts.is_file() {
+        return Err(io::Error::other("not a file"));
+    }
+    if facts.len() > bytes_max {
+        return Err(io::Error::other(format!("larger than {bytes_max} bytes")));
+    }
+    read_about(&file, facts.len())
+}
 
 /// All bytes of a file, from its beginning, whatever its offset.
 pub fn read_all(file: &File) -> io::Result<Vec<u8>> {
