@@ -2,10 +2,13 @@
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
-use crate::harness::{Output, Scratch, Stopped, View, detach, eventually, kill, lines, mounted_scratch, mounts_below};
+use crate::harness::{
+    Output, Scratch, Stopped, View, detach, eventually, kill, lines, mounted_scratch, mounts_below, within,
+};
 
 /// A user who owns nothing here.
 const NOBODY: &str = "65534";
@@ -251,6 +254,72 @@ fn a_project_in_a_mounted_project_is_refused_by_another_name_too() {
     let output = in_own_namespace(&scratch, script).ok();
     assert_eq!(output.stdout, "5\nfettlefs: Unmounted\n", "{}", output.stderr);
     assert!(output.stderr.contains("other/inner lies in "), "{}", output.stderr);
+}
+
+/// Mounts what it says is a view of its first argument on its second, in the name of the user in its third, as that user has
+/// it done by `fusermount3`, and holds it until it is told to end.
+const PRETENDER: &str = r#"
+import ctypes, os, sys
+source, place, user = sys.argv[1:]
+device = os.open("/dev/fuse", os.O_RDWR)
+words = f"fd={device},rootmode=40000,user_id={user},group_id={user}"
+libc = ctypes.CDLL(None, use_errno=True)
+done = libc.mount(source.encode(), place.encode(), b"fuse.fettlefs", 0, words.encode())
+assert done == 0, os.strerror(ctypes.get_errno())
+sys.stdin.read()
+"#;
+
+struct Pretender {
+    going: Child,
+    place: PathBuf,
+}
+
+impl Pretender {
+    fn start(scratch: &Scratch, source: &Path, user: &str) -> Self {
+        let place = scratch.root().join("theirs");
+        fs::create_dir(&place).expect("a directory");
+        let mut command = scratch.command("python3");
+        command.args(["-c", PRETENDER]).arg(source).arg(&place).arg(user).stdin(Stdio::piped());
+        let going = command.spawn().expect("python3");
+        let pretender = Self { going, place };
+        eventually("the pretender's mount", || mounts_below(scratch.root()).contains(&pretender.place));
+        pretender
+    }
+}
+
+impl Drop for Pretender {
+    fn drop(&mut self) {
+        drop(self.going.stdin.take());
+        self.going.wait().expect("its end");
+        detach(&self.place);
+    }
+}
+
+/// Anybody may mount something that calls itself a view of the project, or of what is around it.
+#[test]
+fn what_another_user_says_of_a_mount_keeps_no_daemon_from_the_project() {
+    let scratch = mounted_scratch!();
+    scratch.write("inner/a", "a\n");
+    let inner = scratch.project().join("inner");
+    let mount = || scratch.cli(&["mount", inner.to_str().expect("UTF-8")]);
+    let pretender = Pretender::start(&scratch, &scratch.project(), NOBODY);
+    let mounted = mount();
+    let unmounted = scratch.cli(&["unmount", inner.to_str().expect("UTF-8")]);
+    drop(pretender);
+    assert_eq!((mounted.status, unmounted.status), (0, 0), "{}{}", mounted.stderr, unmounted.stderr);
+}
+
+/// What root mounts is believed, and comes too late for a project that is covered already.
+#[test]
+fn a_daemon_that_died_is_replaced_whatever_is_mounted_meanwhile() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", "a\n");
+    let view = scratch.mount();
+    let pretender = Pretender::start(&scratch, scratch.root(), "0");
+    let killed = view.kill_daemon();
+    let is_back = within(Duration::from_secs(20), || view.is_served_again(killed));
+    drop(pretender);
+    assert!(is_back && view.is_mounted(), "the project is uncovered");
 }
 
 #[test]

@@ -70,11 +70,17 @@ impl Plan {
     }
 
     /// A dead mount of the project stands in nobody's way, and stays until another covers it.
-    pub fn check(&self) -> Result<(), Failure> {
+    fn check(&self) -> Result<(), Failure> {
         self.check_mountpoint()?;
         self.check_state_directories()?;
         self.check_other_mounts()?;
         self.reach_project()?;
+        self.check_again()
+    }
+
+    /// Before another daemon comes in the place of one that died. What else is mounted was asked before the first, and keeps
+    /// none from coming: anybody may mount something by now, and the project would be uncovered.
+    pub fn check_again(&self) -> Result<(), Failure> {
         self.check_project()?;
         check_fuse()
     }
@@ -277,7 +283,8 @@ impl Plan {
     }
 
     /// Of two views one in the other, the outer would take what the inner one is asked for what somebody writes. Mounts may show
-    /// one directory in several places, so it is asked where paths lead below all views.
+    /// one directory in several places, so it is asked where paths lead below all views. Of what a mount shows there is only
+    /// the word of whoever made it, which counts where that is root or this user.
     fn check_nested_mounts(&self) -> Result<(), Failure> {
         let all = mount::mounts().map_err(|err| told("read the mount table", err))?;
         let (ours, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|entry| entry.fs_type == FS_TYPE);
@@ -288,11 +295,15 @@ impl Plan {
             }
             _ => false,
         };
-        for MountEntry { mountpoint, source, .. } in ours {
+        let me = rustix::process::getuid().as_raw();
+        for entry in ours {
+            let is_believed = entry.user().is_some_and(|user| user == 0 || user == me);
+            let MountEntry { mountpoint, source, .. } = entry;
             let (project, source) = (&self.project, PathBuf::from(source));
             let is_viewed = project != &mountpoint && project.starts_with(&mountpoint);
-            let inner = [&source, &mountpoint].into_iter().find(|path| lies_in(path, project));
-            let nested = match is_viewed || lies_in(project, &source) {
+            let shown = is_believed.then_some(&source);
+            let inner = shown.into_iter().chain([&mountpoint]).find(|path| lies_in(path, project));
+            let nested = match is_viewed || shown.is_some_and(|source| lies_in(project, source)) {
                 true => Some(format!("{} lies in {}, which", project.display(), source.display())),
                 false => inner.map(|inner| {
                     format!("{} lies in {}, and {}", inner.display(), project.display(), source.display())

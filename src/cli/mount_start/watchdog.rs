@@ -112,7 +112,7 @@ fn replace((plan, keeper): (&Plan, Option<&Keeper>), death: Ending, deaths: usiz
 
 fn start_again(plan: &Plan, keeper: Option<&Keeper>) -> Result<Child, Failure> {
     drop(plan.open_known_state()?);
-    plan.check()?;
+    plan.check_again()?;
     start(plan, keeper).map_err(|reason| super::refusal(&reason).into())
 }
 

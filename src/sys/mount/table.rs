@@ -47,7 +47,16 @@ pub struct MountEntry {
 impl MountEntry {
     /// Of a FUSE mount: whether the kernel lets others in than who mounted it.
     pub fn is_for_all(&self) -> bool {
-        self.super_options.as_bytes().split(|byte| *byte == b',').any(|option| option == b"allow_other")
+        self.words().any(|word| word == b"allow_other")
+    }
+
+    /// Of a FUSE mount: who mounted it.
+    pub fn user(&self) -> Option<u32> {
+        number(self.words().find_map(|word| word.strip_prefix(b"user_id="))?)
+    }
+
+    fn words(&self) -> impl Iterator<Item = &[u8]> {
+        self.super_options.as_bytes().split(|byte| *byte == b',')
     }
 }
 

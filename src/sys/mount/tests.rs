@@ -302,6 +302,8 @@ fn mountinfo_lines_are_read_with_and_without_optional_fields() {
         assert_eq!((entry.fs_type.to_str(), entry.source.to_str()), (Some("ext4"), Some("/dev/a\t#\\04")));
         assert_eq!((entry.options.to_str(), entry.super_options.to_str()), (Some("rw,noatime"), Some("rw,a=b")));
     }
+    let mounted_by = |words| parse_line(format!("1 2 0:3 / /m rw - fuse.t s {words}").as_bytes()).unwrap().user();
+    assert_eq!((mounted_by("rw,user_id=7,group_id=8"), mounted_by("rw,group_id=8,max_user_id=7")), (Some(7), None));
     for bad in ["", "36 35", "x 35 98:7 / / rw - t s o", "36 35 98:7 / / rw shared:1 t s o"] {
         assert_eq!(parse_line(bad.as_bytes()), None, "{bad}");
     }
