@@ -1,9 +1,11 @@
 //! `fettlefs init`: a project's settings file and a section for agents, each written once.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::CWD;
 use serde::Serialize;
 
 use super::desk::Done;
@@ -12,11 +14,15 @@ use super::offline::unwritten;
 use super::{Desk, Failure};
 use crate::client::{ClientError, DeadMount};
 use crate::protocol::{ErrorCode, Exit};
+use crate::sys::file::{Meta, copy_owner, read_named, set_mode};
 
 const SETTINGS: (&str, &str) = (".fettle.toml", include_str!("init/settings.toml"));
 const SECTION: &str = include_str!("init/section.md");
 const BEGIN: &str = "<!-- fettlefs: begin (`fettlefs init` keeps this section up to date) -->\n";
 const END: &str = "<!-- fettlefs: end -->\n";
+
+/// A file longer than this nobody wrote for agents to read.
+const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// What agents read. The first is made where there is none of them.
 const FOR_AGENTS: [&str; 2] = ["AGENTS.md", "CLAUDE.md"];
@@ -43,6 +49,13 @@ enum Did {
     /// The section of an earlier version is as it is now.
     Renewed,
     Kept,
+}
+
+/// What follows may be a person's: nobody can say where the section ends.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line} begins a section of fettlefs that does not end: put `{end}` behind it, or take that line away", end = END.trim_end())]
+struct OpenSection {
+    line: usize,
 }
 
 /// A file as it is to be.
@@ -91,8 +104,8 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
 
 fn plan(project: &Path) -> Result<Vec<Planned>, Failure> {
     let settings = |old: Option<Vec<u8>>| match old {
-        None => (Did::Made, SETTINGS.1.into()),
-        Some(old) => (Did::Kept, old),
+        None => Ok((Did::Made, SETTINGS.1.into())),
+        Some(old) => Ok((Did::Kept, old)),
     };
     let mut planned = vec![plan_file(project, SETTINGS.0, settings)?];
     let there: Vec<_> = FOR_AGENTS.into_iter().filter(|name| project.join(name).exists()).collect();
@@ -111,18 +124,16 @@ fn plan(project: &Path) -> Result<Vec<Planned>, Failure> {
 fn plan_file(
     project: &Path,
     name: &'static str,
-    change: impl FnOnce(Option<Vec<u8>>) -> (Did, Vec<u8>),
+    change: impl FnOnce(Option<Vec<u8>>) -> Result<(Did, Vec<u8>), OpenSection>,
 ) -> Result<Planned, Failure> {
     let path = project.join(name);
-    let old = match path.metadata() {
-        Ok(meta) if !meta.is_file() => {
-            return Err(Failure::new(ErrorCode::Io, format!("{}: not a file", path.display())));
-        }
-        Ok(_) => Some(fs::read(&path).map_err(|err| told(&path, &err))?),
+    let old = match read_named(&path, FILE_BYTES_MAX) {
+        Ok(old) => Some(old),
         Err(err) if err.kind() == io::ErrorKind::NotFound => None,
         Err(err) => return Err(told(&path, &err)),
     };
-    let (did, content) = change(old);
+    let changed = change(old).map_err(|open| Failure::new(ErrorCode::Io, format!("{}: {open}", path.display())));
+    let (did, content) = changed?;
     if matches!(did, Did::Added | Did::Renewed) {
         check_inside(project, &path)?;
     }
@@ -142,27 +153,33 @@ fn check_inside(project: &Path, path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// With the line ends of the file's first line.
-fn with_section(old: Option<Vec<u8>>) -> (Did, Vec<u8>) {
+/// With the line ends of the file's first line. What stands before the last beginning of the section is a person's, whatever
+/// it begins with.
+fn with_section(old: Option<Vec<u8>>) -> Result<(Did, Vec<u8>), OpenSection> {
     let section = [BEGIN, SECTION, END].concat();
-    let Some(old) = old else { return (Did::Made, section.into_bytes()) };
+    let Some(old) = old else { return Ok((Did::Made, section.into_bytes())) };
     let first = old.split_inclusive(|byte| *byte == b'\n').next().unwrap_or_default();
     let line_end = if first.ends_with(b"\r\n") { "\r\n" } else { "\n" };
     let section = section.replace('\n', line_end).into_bytes();
-    let at = |mark: &str| old.windows(mark.len()).position(|window| window == mark.as_bytes());
-    match (at(BEGIN.trim_end()), at(END.trim_end())) {
-        (Some(begin), Some(end)) if begin < end => {
-            let after = &old[end + END.trim_end().len()..];
-            let after = after.strip_prefix(b"\r").unwrap_or(after);
-            let new = [&old[..begin], &section, after.strip_prefix(b"\n").unwrap_or(after)].concat();
-            (if new == old { Did::Kept } else { Did::Renewed }, new)
-        }
-        _ => {
-            let ends = |count: usize| old.ends_with(line_end.repeat(count).as_bytes());
-            let gap = if old.is_empty() { 0 } else { 2 - usize::from(ends(1)) - usize::from(ends(2)) };
-            (Did::Added, [&old, line_end.repeat(gap).as_bytes(), &section].concat())
-        }
-    }
+    let Some((begin, after)) = section_in(&old)? else {
+        let ends = |count: usize| old.ends_with(line_end.repeat(count).as_bytes());
+        let gap = if old.is_empty() { 0 } else { 2 - usize::from(ends(1)) - usize::from(ends(2)) };
+        return Ok((Did::Added, [&old, line_end.repeat(gap).as_bytes(), &section].concat()));
+    };
+    let after = old[after..].strip_prefix(b"\r").unwrap_or(&old[after..]);
+    let new = [&old[..begin], &section, after.strip_prefix(b"\n").unwrap_or(after)].concat();
+    Ok((if new == old { Did::Kept } else { Did::Renewed }, new))
+}
+
+/// Where the section begins and where it ends, without the end of its last line.
+fn section_in(text: &[u8]) -> Result<Option<(usize, usize)>, OpenSection> {
+    let (begin, end) = (BEGIN.trim_end().as_bytes(), END.trim_end().as_bytes());
+    let Some(first) = text.windows(begin.len()).position(|window| window == begin) else { return Ok(None) };
+    let line = 1 + text[..first].iter().filter(|byte| **byte == b'\n').count();
+    let ends = text[first..].windows(end.len()).position(|window| window == end);
+    let ends = first + ends.ok_or(OpenSection { line })?;
+    let last = text[..ends].windows(begin.len()).rposition(|window| window == begin);
+    Ok(Some((last.unwrap_or(first), ends + end.len())))
 }
 
 fn is_same(a: &Path, b: &Path) -> bool {
@@ -180,13 +197,16 @@ impl Planned {
     }
 }
 
-/// All or nothing, and through a link.
+/// All or nothing, and through a link. Whoever has the file keeps it, also where root does this.
 fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let path = fs::canonicalize(path)?;
     let parent = path.parent().ok_or(io::ErrorKind::NotFound)?;
     let mut new = tempfile::NamedTempFile::new_in(parent)?;
     new.write_all(content)?;
-    new.as_file().set_permissions(File::open(&path)?.metadata()?.permissions())?;
+    let old = Meta::at(CWD, path.as_os_str())?;
+    copy_owner(&old, new.as_file().as_fd())?;
+    // Last: a change of owner takes set-id bits away.
+    set_mode(new.as_file().as_fd(), old.mode)?;
     new.persist(&path)?;
     Ok(())
 }
@@ -234,6 +254,7 @@ mod tests {
 
     #[test]
     fn a_section_is_added_once_and_renewed_in_its_place() {
+        let with_section = |old: Option<Vec<u8>>| with_section(old).expect("no open section");
         let (did, made) = with_section(None);
         assert_eq!(did, Did::Made);
         assert_eq!(with_section(Some(made.clone())), (Did::Kept, made.clone()));
@@ -255,5 +276,20 @@ mod tests {
         let mixed = [b"# Agents\r\n", made.as_slice(), b"After.\r\n"].concat();
         let want = [b"# Agents\r\n", ends(&made).as_slice(), b"After.\r\n"].concat();
         assert_eq!(with_section(Some(mixed)), (Did::Renewed, want));
+    }
+    #[test]
+    fn what_stands_before_a_section_or_in_an_open_one_is_a_persons() {
+        let made = [BEGIN, SECTION, END].concat();
+        let with_section = |old: &str| with_section(Some(old.into())).map(|(did, new)| (did, String::from_utf8(new)));
+        let open = format!("# Agents\n{BEGIN}My own rules.\n");
+        assert_eq!(with_section(&open), Err(OpenSection { line: 2 }));
+        let before = format!("{open}\nMore of them.\n");
+        let renewed = with_section(&format!("{before}{BEGIN}Old words.\n{END}After.\n"));
+        assert_eq!(renewed, Ok((Did::Renewed, Ok(format!("{before}{made}After.\n")))));
+        // An end without a beginning is nobody's, and leaves what follows alone.
+        let ended = format!("Words.\n{END}\n");
+        let added = format!("{ended}{made}");
+        assert_eq!(with_section(&ended), Ok((Did::Added, Ok(added.clone()))));
+        assert_eq!(with_section(&added), Ok((Did::Kept, Ok(added))));
     }
 }

@@ -1,7 +1,7 @@
 //! `fettlefs init`: what it writes, once, and what it leaves alone.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 
 use crate::harness::{Scratch, mounted_scratch};
 
@@ -41,6 +41,13 @@ fn what_people_wrote_stays() {
     assert!(written.starts_with("# Ours\r\nNo last newline\r\n\r\n<!-- fettlefs: begin"), "{written}");
     let mode = scratch.project().join("CLAUDE.md").metadata().expect("stat").permissions().mode();
     assert_eq!((mode & 0o777, scratch.has("AGENTS.md")), (0o640, false));
+    if rustix::process::geteuid().is_root() {
+        scratch.write("CLAUDE.md", "# Theirs\n");
+        chown(scratch.project().join("CLAUDE.md"), Some(65534), Some(65533)).expect("chown");
+        assert_eq!(did(&scratch, &[]), ["kept .fettle.toml", "added CLAUDE.md"]);
+        let owner = scratch.project().join("CLAUDE.md").metadata().expect("stat");
+        assert_eq!((owner.uid(), owner.gid(), owner.mode() & 0o777), (65534, 65533, 0o640));
+    }
 
     // A link to the other file goes on being one.
     symlink("CLAUDE.md", scratch.project().join("AGENTS.md")).expect("a link");
