@@ -37,7 +37,8 @@ fn it_does_not_go_unreviewed() {
 
 #[test]
 fn nor_under_another_name_after_a_small_edit_or_a_kill() {
-    let acts: [(&str, fn(&mut Bench)); 4] = [
+    type Act = fn(&mut Bench);
+    let acts: [(&str, Act); 4] = [
         ("m", |bench| bench.rename("n", "m")),
         ("d/m", |bench| {
             bench.view().mkdir(ROOT, OsStr::new("e"), 0o755, &ME).unwrap();
