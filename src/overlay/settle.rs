@@ -357,14 +357,14 @@ impl Overlay {
         }
         self.remove_along(job, new, present, actor)?;
         // An older source has left its times there.
-        let now = self.present_side(path)?;
-        let is_same = is_same_inode(present, &now) && new.same_as(&now).doing(|| format!("compare {path}"))?;
+        let now = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+        let is_same = self.has_still(path, new, present);
         if !is_same {
-            self.take_back_times(path, new, &now)?;
+            self.take_back_times(path, new.meta, now);
         }
         let mut state = self.state.lock();
         // Whoever writes meanwhile is judged against what lower has by our own doing.
-        if let (Some(before), Some(after), true) = (present.meta, &now.meta, is_same) {
+        if let (Some(before), Some(after), true) = (present.meta, &now, is_same) {
             state.touched(path, &before.stamp(), after);
         }
         if !self.is_untouched(&state, job) {
@@ -372,8 +372,8 @@ impl Overlay {
         }
         self.store.record_epilogue(&epilogue)?;
         match is_same {
-            true => state.landed(job, new.meta.as_ref(), now.meta.as_ref()),
-            false => state.landed_before(job, present.meta.as_ref(), now.meta.as_ref()),
+            true => state.landed(job, new.meta.as_ref(), now.as_ref()),
+            false => state.landed_before(job, present.meta.as_ref(), now.as_ref()),
         }
         self.row_dropped(&mut state, job.row.id);
         drop(state);
@@ -387,16 +387,23 @@ impl Overlay {
         Ok(Settled::Unchanged)
     }
 
+    /// Whether lower has the same bytes still, in the same file. What cannot be read now is looked at again by who asks next.
+    fn has_still(&self, path: &RelPath, new: &Side, present: &Side) -> bool {
+        let is_it = self.present_side(path).and_then(|now| {
+            let same = is_same_inode(present, &now) && new.same_as(&now).doing(|| format!("compare {path}"))?;
+            Ok(same)
+        });
+        is_it.inspect_err(|err| log::warn!("look again at what has not changed: {err}")).unwrap_or(false)
+    }
+
     /// Somebody has saved what lower has at a path at the moment at which it was given the times of what was there before:
     /// they would have his content taken for that.
-    fn take_back_times(&self, path: &RelPath, given: &Side, now: &Side) -> Result<()> {
-        match (given.meta, now.meta) {
-            (Some(given), Some(now)) if now.mtime == given.mtime => {
-                let place = self.lower.place(path)?;
-                let times = [now.atime, file::now()].map(file::to_timespec);
-                place.set_times(times[0], times[1]).doing(|| format!("set the times of {path}"))
-            }
-            (_, _) => Ok(()),
+    fn take_back_times(&self, path: &RelPath, given: Option<Meta>, now: Option<Meta>) {
+        let Some(now) = now.filter(|now| given.is_some_and(|given| given.mtime == now.mtime)) else { return };
+        let [access, modification] = [now.atime, file::now()].map(file::to_timespec);
+        let taken_back = self.lower.place(path).and_then(|place| place.set_times(access, modification));
+        if let Err(err) = taken_back {
+            log::error!("take back the times of {path}, which somebody has saved: {err}");
         }
     }
 
