@@ -336,8 +336,9 @@ fn what_changes_places_with_a_directory_is_still_an_anchor_of_where_it_was_first
     let exchange = |one, other| rename(bench.view(), bench.parent(one), bench.parent(other), RenameFlags::EXCHANGE);
     bench.rename("c/d", "e");
     exchange("a/b", "e/f").unwrap();
-    bench.rename("a/b", "c/d");
-    exchange("c/d", "new").unwrap();
+    bench.rename("a/b", "c/g");
+    exchange("c/g", "new").unwrap();
+    bench.rename("c/g", "c/d");
     bench.save("c/d/f", &changed(100, 60));
     assert_eq!(bench.waiting(), [("c/d/f".to_owned(), ChangeKind::Modify, vec![Reason::Size])]);
     assert_eq!(bench.lower("c/d/f"), Some(lines(60)));

@@ -56,13 +56,15 @@ fn an_ordinary_user_runs_in_a_user_namespace() {
 fn a_session_ends_with_the_run_also_where_its_connection_may_not_be_cut() {
     let scratch = mounted_scratch!();
     project(&scratch);
-    let hides_connections = format!("{OPEN_DEVICE}; umount /sys/fs/fuse/connections 2>&1 || true");
-    as_user(&scratch, &hides_connections, &["run", "--", "bash", "-c", "seq 500 > made"]).ok();
+    let hide_connections = "umount /sys/fs/fuse/connections 2>&1 || true";
+    let prepare = format!("{OPEN_DEVICE}; {hide_connections}");
+    as_user(&scratch, &prepare, &["run", "--", "bash", "-c", "seq 500 > made"]).ok();
     nobody_is_left(&scratch);
     let last = scratch.cli(&["log", "-n", "1", "--json"]).ok().json();
     assert_eq!(last["events"][0]["event"], "session_ended");
     // What the last session made is of before this one.
-    as_user(&scratch, &hides_connections, &["run", "--", "rm", "made"]).ok();
+    let prepare = format!("mount --bind $ROOT/fuse /dev/fuse; {hide_connections}");
+    as_user(&scratch, &prepare, &["run", "--", "rm", "made"]).ok();
     assert!(scratch.has("made"));
     assert_eq!(held(&scratch).len(), 1);
 }
