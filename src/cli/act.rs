@@ -11,7 +11,7 @@ use clap_complete::ArgValueCompleter;
 use std::ffi::OsString;
 
 /// Changes that one request can name: an id has 8 digits, two quotes and a comma, and a request 64 KiB.
-const COUNTED_MAX: usize = 5_000;
+pub const COUNTED_MAX: usize = 5_000;
 
 #[derive(Args)]
 pub struct Chosen {

@@ -282,6 +282,12 @@ enum Unnamed {
 fn chosen(request: &Request, project: &Project, unnamed: Unnamed) -> Result<Vec<HeldRow>> {
     let operation = request.operation.clone().map(Target::id);
     let targets: Vec<Target> = request.targets.iter().cloned().chain(operation).collect();
+    if let Some(session) = &request.session {
+        return match (request.all, targets.is_empty()) {
+            (false, true) => Ok(begun_in(session, project)),
+            _ => Err(ErrorBody::new(ErrorCode::BadRequest, "`session` and `all` or names at once")),
+        };
+    }
     match (request.all, targets.is_empty(), unnamed) {
         (true, true, _) | (false, true, Unnamed::All) => Ok(answers::held_rows(project)),
         (true, false, _) => Err(ErrorBody::new(ErrorCode::BadRequest, "`all` and names at once")),
@@ -290,6 +296,11 @@ fn chosen(request: &Request, project: &Project, unnamed: Unnamed) -> Result<Vec<
         }
         (false, false, _) => find(&targets, project),
     }
+}
+
+/// What a session has begun to hold, whoever has written more to it.
+fn begun_in(session: &str, project: &Project) -> Vec<HeldRow> {
+    answers::held_rows_where(project, |_, held| held.since_session.as_deref() == Some(session))
 }
 
 impl Identified for HeldRow {

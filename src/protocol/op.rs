@@ -39,9 +39,9 @@ const OPS: [(Op, &str, &[&str]); 23] = [
     (
         Op::Confirm,
         "confirm",
-        &["ids", "paths", "args", "all", "operation", "hunks", "force", "wait", "renew", "dry_run"],
+        &["ids", "paths", "args", "all", "operation", "session", "hunks", "force", "wait", "renew", "dry_run"],
     ),
-    (Op::Discard, "discard", &["ids", "paths", "args", "all", "operation", "hunks", "dry_run"]),
+    (Op::Discard, "discard", &["ids", "paths", "args", "all", "operation", "session", "hunks", "dry_run"]),
     (Op::Rollback, "rollback", &["name", "path", "path_b64", "args", "to", "to_b64", "force", "dry_run"]),
     (Op::Undo, "undo", &["operation", "force", "dry_run"]),
     (Op::Backups, "backups", &["name", "paths", "args", "offset", "limit"]),

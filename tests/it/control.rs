@@ -51,6 +51,30 @@ fn code(answer: &Value) -> &str {
 }
 
 #[test]
+fn what_a_session_has_begun_to_hold_is_named_by_it() {
+    let scratch = mounted_scratch!();
+    let view = small(&scratch).start();
+    view.write("c.txt", NEW);
+    let session = view.status()["held"][0]["since_session"].clone();
+    view.unmount();
+    let view = small(&scratch).start();
+    view.write("d.txt", NEW);
+    let asked = |mut request: Value| {
+        request["v"] = 1.into();
+        request["session"] = session.clone();
+        ask(&open(&view), request.to_string())
+    };
+    for request in [json!({"op": "discard", "all": true}), json!({"op": "confirm", "ids": [session]})] {
+        assert_eq!(code(&asked(request)), "bad_request");
+    }
+    let answered = asked(json!({"op": "confirm", "renew": true}));
+    let outcomes: Vec<_> = answered["outcomes"].as_array().expect("outcomes").iter().map(|one| &one["path"]).collect();
+    assert_eq!(outcomes, ["c.txt"], "{answered}");
+    assert_eq!((scratch.read("c.txt"), view.held().len()), (NEW.to_owned(), 1));
+    assert_eq!(asked(json!({"op": "discard"}))["outcomes"], json!([]));
+}
+
+#[test]
 fn a_page_of_diffs_goes_on_with_what_was_told_or_not_at_all() {
     let scratch = mounted_scratch!();
     let view = small(&scratch).start();

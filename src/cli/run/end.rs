@@ -1,8 +1,11 @@
 //! The end of a run: what is left to be judged, what becomes of what is held, and the status to end with.
 
+use std::collections::BTreeSet;
+
 use super::OnExit;
 use super::join::{Gone, Membership, Sessions};
 use super::summary::{self, Summary, Touched};
+use crate::cli::act::COUNTED_MAX;
 use crate::cli::desk::Answer;
 use crate::cli::words::plural;
 use crate::cli::{Desk, Failure};
@@ -115,19 +118,25 @@ impl Ending<'_> {
             _ if ours.is_empty() => return Ok(Ok(Vec::new())),
             OnExit::Confirm => Op::Confirm,
             OnExit::Discard => Op::Discard,
+            OnExit::Ask if ours.len() > COUNTED_MAX => return Ok(Err(Undecided::Refused(too_many(ours.len())))),
             OnExit::Ask => match self.ask(&ours, desk)? {
                 Heard::Answer(Answer::Yes) => Op::Confirm,
                 Heard::Answer(Answer::No) => return Ok(Ok(Vec::new())),
                 Heard::Signal(signal) => return Ok(Err(Undecided::Interrupted(signal))),
             },
         };
-        let targets = ours.into_iter().map(|held| Target::id(held.id.to_string())).collect();
-        match client.ask(&Request { targets, renew: act == Op::Confirm, ..Request::new(act) }) {
-            Ok(Reply::Confirm(Acted { outcomes, .. }) | Reply::Discard(Acted { outcomes, .. })) => Ok(Ok(outcomes)),
-            Ok(_) => Err(Failure::other_answer()),
-            Err(body) if may_have_died(&body) => Err(body.into()),
-            Err(refused) => Ok(Err(Undecided::Refused(refused))),
+        let mut all = Vec::new();
+        for request in requests(act, &ours) {
+            match client.ask(&request) {
+                Ok(Reply::Confirm(Acted { outcomes, .. }) | Reply::Discard(Acted { outcomes, .. })) => {
+                    all.extend(outcomes);
+                }
+                Ok(_) => return Err(Failure::other_answer()),
+                Err(body) if may_have_died(&body) => return Err(body.into()),
+                Err(refused) => return Ok(Err(Undecided::Refused(refused))),
+            }
         }
+        Ok(Ok(all))
     }
 
     fn ask(&self, ours: &[Held], desk: &Desk) -> Result<Heard<Answer>, Failure> {
@@ -135,6 +144,23 @@ impl Ending<'_> {
         let question = format!("Apply {}?", plural(ours.len() as u64, "held change"));
         desk.agreed_in_front("--on-exit ask", &question, self.foreground)
     }
+}
+
+/// One that names all of them, or where they are more than that holds one for each session that has begun to hold some: of
+/// a run that is one, unless a daemon has died meanwhile.
+fn requests(act: Op, ours: &[Held]) -> Vec<Request> {
+    let request = || Request { renew: act == Op::Confirm, ..Request::new(act) };
+    if ours.len() <= COUNTED_MAX {
+        let targets = ours.iter().map(|held| Target::id(held.id.to_string())).collect();
+        return vec![Request { targets, ..request() }];
+    }
+    let sessions: BTreeSet<&String> = ours.iter().filter_map(|held| held.since_session.as_ref()).collect();
+    sessions.into_iter().map(|session| Request { session: Some(session.clone()), ..request() }).collect()
+}
+
+fn too_many(count: usize) -> ErrorBody {
+    let message = format!("{count} held changes are too many to be asked about: fettlefs confirm --all, or discard");
+    ErrorBody::new(ErrorCode::TooLarge, message)
 }
 
 fn may_have_died(told: &ErrorBody) -> bool {
@@ -176,5 +202,32 @@ fn status(client: &mut Client) -> Result<Status, Failure> {
     match client.ask(&Request::new(Op::Status))? {
         Reply::Status(status) => Ok(*status),
         _ => Err(Failure::other_answer()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held_since(session: &str) -> Held {
+        let held = serde_json::json!({
+            "id": "a1b2c3d4", "path": "a", "kind": "modify", "also": [], "reason": "size", "insertions": 1, "deletions": 1,
+            "old_lines": 1, "ratio": 1.0, "hunks": 1, "base_sha256": null, "new_sha256": null, "expired": false,
+            "externally_modified": false, "operation": null, "writer": null, "created": "2026-03-12T14:30:22.471Z",
+            "since_session": session,
+        });
+        serde_json::from_value(held).expect("a held change")
+    }
+
+    #[test]
+    fn what_is_more_than_one_request_can_name_is_named_by_its_sessions() {
+        let mut ours = vec![held_since("one"); COUNTED_MAX];
+        let [named] = &requests(Op::Confirm, &ours)[..] else { panic!("more than one request") };
+        assert_eq!((named.targets.len(), named.renew, named.to_line().is_ok()), (COUNTED_MAX, true, true));
+        ours.push(held_since("two"));
+        let requests = requests(Op::Discard, &ours);
+        assert!(requests.iter().all(|request| request.targets.is_empty() && !request.all && !request.renew));
+        let sessions: Vec<_> = requests.iter().map(|request| request.session.as_deref()).collect();
+        assert_eq!(sessions, [Some("one"), Some("two")]);
     }
 }
