@@ -66,8 +66,12 @@ impl OpenFlags {
     }
 
     /// The kernel opens it to run it.
-    fn executes(self) -> bool {
+    pub(super) fn executes(self) -> bool {
         self.raw.bits() & FMODE_EXEC != 0
+    }
+
+    pub(super) fn only_writes(self) -> bool {
+        self.raw & OFlags::ACCMODE == OFlags::WRONLY
     }
 
     /// Empties a file without write access, which the kernel denies to a running program's file only afterwards.

@@ -1,18 +1,21 @@
 //! Whose a new entry is, and what it takes over from its directory: group, set-group-id bit, default ACL.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::XattrFlags;
 
 use super::error::Context;
 use super::{Caller, Error, Overlay, Result};
-use crate::model::{Acl, Inherited, RelPath};
+use crate::model::{Acl, Inherited, RelPath, Timestamp};
 use crate::policy::rules::Action;
 use crate::sys::OFlags;
 use crate::sys::file::{self, FileKind, Meta, SET_GID, SET_ID};
 use crate::sys::tree::Place;
 use crate::sys::xattr::{self, ACCESS_ACL, DEFAULT_ACL};
+
+/// How long after its birth a file may have changed that was made a moment ago; each rename changes it.
+const NEW_SECONDS_MAX: i64 = 10;
 
 /// Owner, mode and ACL of an entry about to be made.
 #[derive(Debug)]
@@ -60,17 +63,22 @@ impl Overlay {
 }
 
 impl Heritage {
-    /// For what was made in its directory in lower, which has handed down the ACL itself.
-    pub fn give_below(&self, place: &Place, kind: FileKind) -> std::io::Result<()> {
-        self.give(|| place.set_owner(Some(self.uid), Some(self.gid)))?;
+    /// For what was made a moment ago in its directory in lower, which has handed down the ACL itself.
+    pub fn give_made(&self, place: &Place, kind: FileKind) -> std::io::Result<()> {
+        self.give_itself(open_made(place, kind)?.as_fd(), kind)
+    }
+
+    /// By a descriptor to look at it: a FIFO, socket or device is not opened, and by the name another may stand there.
+    fn give_itself(&self, fd: BorrowedFd<'_>, kind: FileKind) -> std::io::Result<()> {
+        self.give(|| file::set_owner(fd, Some(self.uid), Some(self.gid)))?;
         match kind {
             FileKind::Symlink => Ok(()),
             // Last: a change of owner takes set-id bits away.
-            _ => place.set_mode(self.mode),
+            _ => file::set_mode(fd, self.mode),
         }
     }
 
-    /// The same, by descriptor.
+    /// The same for what is open.
     pub fn give_opened(&self, fd: BorrowedFd<'_>) -> std::io::Result<()> {
         let made = Meta::of(fd)?;
         let is_whose = (made.uid, made.gid) == (self.uid, self.gid);
@@ -86,16 +94,21 @@ impl Heritage {
         self.give_opened(fd)
     }
 
-    /// The same by name: a FIFO, socket or device is not opened.
+    /// The same where nobody has opened it.
     pub fn give_upper_node(&self, place: &Place, kind: FileKind) -> std::io::Result<()> {
-        self.give_lists(place.open(OFlags::PATH)?.as_fd())?;
-        self.give_below(place, kind)
+        self.give_all(place.open(OFlags::PATH)?.as_fd(), kind)
     }
 
-    /// For what has stood in that directory before, and is made anew.
+    /// For what has stood in that directory in lower all the time, and is made anew.
     pub fn give_anew(&self, place: &Place, kind: FileKind) -> std::io::Result<()> {
-        xattr::clear(place.open(OFlags::PATH)?.as_fd())?;
-        self.give_upper_node(place, kind)
+        let made = place.open(OFlags::PATH)?;
+        xattr::clear(made.as_fd())?;
+        self.give_all(made.as_fd(), kind)
+    }
+
+    fn give_all(&self, fd: BorrowedFd<'_>, kind: FileKind) -> std::io::Result<()> {
+        self.give_lists(fd)?;
+        self.give_itself(fd, kind)
     }
 
     fn give_lists(&self, fd: BorrowedFd<'_>) -> std::io::Result<()> {
@@ -118,11 +131,44 @@ impl Heritage {
     }
 }
 
+/// What was made a moment ago under a name, and nothing else that somebody has put there since: that would be given away.
+/// Where no births are told, as far as it shows.
+fn open_made(place: &Place, kind: FileKind) -> std::io::Result<OwnedFd> {
+    let made = place.open(OFlags::PATH)?;
+    let meta = Meta::of(made.as_fd())?;
+    let is_young = meta.btime == Timestamp::default() || meta.ctime.seconds - meta.btime.seconds <= NEW_SECONDS_MAX;
+    let links_max = if kind == FileKind::Directory { 2 } else { 1 };
+    match meta.kind == kind && meta.links <= links_max && is_young {
+        true => Ok(made),
+        false => Err(std::io::Error::from_raw_os_error(libc::ESTALE)),
+    }
+}
+
 /// The list that a directory's new entries begin with; none where there is none, or where lower knows no lists.
 fn default_acl(dir: BorrowedFd<'_>) -> std::io::Result<Option<Acl>> {
     match xattr::get(dir, OsStr::new(DEFAULT_ACL)) {
         Ok(value) => Ok(Acl::parse(&value)),
         Err(err) if matches!(err.raw_os_error(), Some(libc::ENODATA | libc::EOPNOTSUPP)) => Ok(None),
         Err(err) => Err(err),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::Mode;
+    use crate::sys::tree::Tree;
+
+    #[test]
+    fn what_is_given_is_what_was_made_under_the_name() {
+        let scratch = tempfile::tempdir().unwrap();
+        let lower = Tree::open(scratch.path()).unwrap();
+        let place = |name: &str| lower.place(&RelPath::parse(name.as_bytes()).unwrap()).unwrap();
+        place("made").make_node(FileKind::Fifo, Mode::RWXU, 0).unwrap();
+        assert!(open_made(&place("made"), FileKind::Fifo).is_ok());
+        let code = |place: &Place, kind| open_made(place, kind).unwrap_err().raw_os_error();
+        assert_eq!(code(&place("made"), FileKind::Directory), Some(libc::ESTALE));
+        place("made").link(&place("known")).unwrap();
+        assert_eq!(code(&place("made"), FileKind::Fifo), Some(libc::ESTALE));
     }
 }

@@ -82,7 +82,7 @@ impl Overlay {
         let place = self.lower.place(&path)?;
         self.store.record_waiting()?;
         make(&place, Mode::from_raw_mode(heritage.mode))?;
-        let given = heritage.give_below(&place, kind).doing(|| format!("give {path} an owner"));
+        let given = heritage.give_made(&place, kind).doing(|| format!("give {path} an owner"));
         let effect = || self.made(&path, kind).map(Some);
         let what = format!("[{}]", kind.name());
         let noted = given.and_then(|()| self.note_created(&path, kind, None, what, effect, caller));
@@ -211,7 +211,7 @@ impl Overlay {
         let new = self.store.create_upper_symlink(target)?;
         let heritage = self.heritage(path, FileKind::Symlink, 0o777, caller)?;
         let place = self.store.upper_place(new.id())?;
-        heritage.give_below(&place, FileKind::Symlink).doing(|| format!("give {path} an owner"))?;
+        heritage.give_upper_node(&place, FileKind::Symlink).doing(|| format!("give {path} an owner"))?;
         let id = self.add_upper(new, path, What::Symlink)?;
         self.settle_what_is_shown(id, caller)
     }

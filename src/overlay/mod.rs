@@ -63,6 +63,7 @@ mod parting;
 mod passed;
 mod past;
 mod patch;
+mod permission;
 mod permits;
 mod put_back;
 mod reading;

@@ -30,11 +30,11 @@ pub struct Opened {
 }
 
 /// What the view has at a path that is to be opened, as of an epoch.
-struct Look {
+pub(super) struct Look {
     epoch: u64,
     origin: Origin,
     /// Lower's, where that was opened for the look.
-    file: Option<File>,
+    pub file: Option<File>,
 }
 
 /// A regular file about to be made.
@@ -68,6 +68,9 @@ impl Overlay {
                 // Renamed, or another file renamed over it, since its path was asked for.
                 continue;
             };
+            if let Origin::Lower(meta) = &look.origin {
+                self.check_permission(&path, (meta, &look), flags, caller)?;
+            }
             let (below, epoch) = (look.origin.stamp_below(), look.epoch);
             if let (Action::Pass, Origin::Lower(meta)) = (action, look.origin) {
                 if flags.may_change() && self.finds_judged_name(node, &meta)? {

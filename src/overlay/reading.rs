@@ -216,7 +216,7 @@ fn has_for_all(mode: u32, bit: u32) -> bool {
     mode & mode >> 3 & bit != 0
 }
 
-fn access_of(fd: BorrowedFd<'_>) -> io::Result<(Meta, Option<Acl>)> {
+pub(super) fn access_of(fd: BorrowedFd<'_>) -> io::Result<(Meta, Option<Acl>)> {
     Ok((Meta::of(fd)?, acl_of(fd)?))
 }
 

@@ -67,6 +67,9 @@ impl Overlay {
         if nobody_copies.is_some() {
             target = self.inode_of(node)?;
         }
+        if set.is_owners(&target.meta()?) {
+            self.check_is_owners(&target, caller)?;
+        }
         if let (Some(path), Some(mode)) = (&target.path, set.mode) {
             self.check_set_id(path, &target, mode)?;
         }
@@ -156,6 +159,13 @@ impl SetAttributes {
     fn changes_inode(&self) -> bool {
         let times = (self.atime, self.mtime) != (SetTime::Keep, SetTime::Keep);
         self.mode.is_some() || self.uid.is_some() || self.gid.is_some() || times
+    }
+
+    /// Whether only the owner may: set-id bits the kernel takes away from what others write.
+    fn is_owners(&self, before: &Meta) -> bool {
+        let added = |mode: u32| mode & !before.mode & 0o7777;
+        let taken = |mode: u32| before.mode & !mode & !SET_ID;
+        self.mode.is_some_and(|mode| added(mode) | taken(mode) != 0) || self.uid.or(self.gid).is_some()
     }
 
     /// What it sets beside times.

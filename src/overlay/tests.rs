@@ -28,6 +28,7 @@ mod outside;
 mod passing;
 mod patch;
 mod paths;
+mod permission;
 mod programs;
 mod purge;
 mod put_back;

@@ -93,6 +93,9 @@ impl Overlay {
         self.check_may_write(caller)?;
         let inode = self.inode_to_change(node)?;
         self.check_not_frozen(&inode, caller)?;
+        if is_acl(name) {
+            self.check_is_owners(&inode, caller)?;
+        }
         let bytes = name.as_bytes();
         let judged = match &inode.path {
             Some(path) if is_privileged(name) && !self.grants.all() => self.is_judged_by_any_name(path, &inode)?,

@@ -20,7 +20,13 @@ use std::{fs, io};
 
 use known::Known;
 
-/// The bit of the capability to keep set-group-id bits of groups one is not in.
+use super::namespace::{self, Kind};
+
+/// The bits of capabilities: to change what is another's, to open it, and to keep set-group-id bits of groups one is not in.
+const CAP_CHOWN: u64 = 1;
+const CAP_DAC_OVERRIDE: u64 = 1 << 1;
+const CAP_DAC_READ_SEARCH: u64 = 1 << 2;
+const CAP_FOWNER: u64 = 1 << 3;
 const CAP_FSETID: u64 = 1 << 4;
 
 /// What a person wants to know about the program behind a change. Absent: the kernel does not tell.
@@ -169,6 +175,38 @@ pub fn may_set_gid_bit(tid: u32, gid: u32) -> bool {
 fn status_lends_group(status: &[u8], gid: u32) -> bool {
     let is_in_group = status_words(status, "Groups:").any(|group| group.parse() == Ok(gid));
     is_in_group || status_keeps_set_id(status)
+}
+
+/// What a thread may do beside what its user and group may.
+pub struct Rights {
+    status: Vec<u8>,
+    /// Those that a user namespace of its own gives are none over files outside.
+    capabilities: u64,
+}
+
+/// None for one that is gone, or outside our pid namespace.
+pub fn rights(tid: u32) -> Option<Rights> {
+    let status = read(tid, "status")?;
+    let has_our_users = namespace::of(tid, Kind::User).ok()? == namespace::own(Kind::User).ok()?;
+    let effective = parse_hexadecimal(&status, "CapEff:").unwrap_or(0);
+    Some(Rights { status, capabilities: if has_our_users { effective } else { 0 } })
+}
+
+impl Rights {
+    /// Those that it is in beside its own.
+    pub fn groups(&self) -> Vec<u32> {
+        status_words(&self.status, "Groups:").filter_map(|group| group.parse().ok()).collect()
+    }
+
+    /// Whether it opens files that their modes keep others from.
+    pub fn opens_all(&self) -> bool {
+        self.capabilities & (CAP_DAC_OVERRIDE | CAP_DAC_READ_SEARCH) != 0
+    }
+
+    /// Whether it may change modes, owners and access lists of others' files.
+    pub fn acts_for_owners(&self) -> bool {
+        self.capabilities & (CAP_FOWNER | CAP_CHOWN) != 0
+    }
 }
 
 /// Whether set-id bits stay on files that a thread writes to: it has `CAP_FSETID`.

@@ -33,11 +33,7 @@ impl Reached {
     }
 
     pub fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> io::Result<()> {
-        match &self.place {
-            // `fchown` and `futimens` refuse the descriptors that symlinks need.
-            Some(place) => place.set_owner(uid, gid),
-            None => self.by_descriptor(|fd| file::set_owner(fd, uid, gid)),
-        }
+        file::set_owner(self.as_fd(), uid, gid)
     }
 
     /// Not for symlinks, whose mode cannot change.
@@ -47,6 +43,7 @@ impl Reached {
 
     pub fn set_times(&self, access: Timespec, modification: Timespec) -> io::Result<()> {
         match &self.place {
+            // `futimens` refuses the descriptors that symlinks need.
             Some(place) => place.set_times(access, modification),
             None => self.by_descriptor(|fd| file::set_times(fd, access, modification)),
         }

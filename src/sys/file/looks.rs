@@ -21,8 +21,9 @@ pub fn set_mode(fd: BorrowedFd<'_>, mode: u32) -> io::Result<()> {
     }
 }
 
+/// Also of what is only open to be looked at, be it a symlink.
 pub fn set_owner(fd: BorrowedFd<'_>, uid: Option<u32>, gid: Option<u32>) -> io::Result<()> {
-    Ok(fs::fchown(fd, uid.map(fs::Uid::from_raw), gid.map(fs::Gid::from_raw))?)
+    Ok(fs::chownat(fd, c"", uid.map(fs::Uid::from_raw), gid.map(fs::Gid::from_raw), fs::AtFlags::EMPTY_PATH)?)
 }
 
 /// Gives `to` the owner, mode, extended attributes (ACLs among them) and times of `from`.
