@@ -298,7 +298,8 @@ impl Comparison {
 
     /// What it does to lower, which may have what landed a moment ago where nothing was before.
     pub fn kind(&self) -> ChangeKind {
-        match (self.old.kind.or(self.present.kind), self.new.kind) {
+        let landed = || self.present.kind.filter(|kind| *kind != FileKind::Directory);
+        match (self.old.kind.or_else(landed), self.new.kind) {
             (None, _) => ChangeKind::Create,
             (Some(_), None) => ChangeKind::Delete,
             (Some(old), Some(new)) if old != new => ChangeKind::Type,

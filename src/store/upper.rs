@@ -142,9 +142,9 @@ impl Base {
         Self { below, content: None, found: None }
     }
 
-    /// What its id and its diff are told against.
+    /// What its id is told of: what it is judged against, or what landed where nothing was when its window began.
     pub fn digest(&self) -> Option<Digest> {
-        self.content_below().map(|content| content.digest)
+        self.content.or(self.found).map(|content| content.digest)
     }
 
     /// What lower had when the change was held.

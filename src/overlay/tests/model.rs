@@ -649,7 +649,8 @@ impl Pair {
         let digest = |thing: &Option<Thing>| content(thing).map(|thing| Digest::of(thing.bytes()));
         let wanted = self.model.held().map(|(at, held)| {
             let looks = Looks { mode: held.mode, ..Looks::default() };
-            let full = ChangeId::full(&path(at), held.kind, digest(&held.base), digest(&held.new), looks.digest());
+            let base = held.base.clone().or_else(|| held.found.as_ref().map(|leaf| leaf.thing.clone()));
+            let full = ChangeId::full(&path(at), held.kind, digest(&base), digest(&held.new), looks.digest());
             (at.clone(), full.to_string()[..8].to_owned(), held.reasons.clone())
         });
         let mut wanted: Vec<Row> = wanted.collect();

@@ -256,6 +256,7 @@ impl Model {
         self.put_back(path);
         let mode = self.own_mode(path);
         let present = self.lower.leaf(path).cloned();
+        let landed = present.as_ref().map(|leaf| leaf.thing.clone());
         let Some(upper) = self.upper.get_mut(path) else { return };
         let found = match &upper.held {
             Some(held) => held.found.clone(),
@@ -266,7 +267,7 @@ impl Model {
         };
         upper.moved_on = false;
         let new = upper.leaf.as_ref().map(|leaf| leaf.thing.clone());
-        let kind = match (&base, &new) {
+        let kind = match (base.as_ref().or(landed.as_ref()), &new) {
             (None, _) => ChangeKind::Create,
             (Some(_), None) => ChangeKind::Delete,
             (Some(old), Some(new)) if !old.same_kind(new) => ChangeKind::Type,
