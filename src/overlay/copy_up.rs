@@ -13,6 +13,7 @@ use super::uppers::{Recorded, Upper};
 use super::{Error, Overlay, Result, State};
 use crate::diff::TEXT_BYTES_MAX;
 use crate::model::{RelPath, Stamp};
+use crate::policy::rules::Action;
 use crate::policy::rules::HoldSource;
 use crate::store::{self, Base, Below, FileLooks, NewUpper, UpperFile, UpperId, UpperRow, What};
 use crate::sys::file::{self, FileKind, Meta};
@@ -120,11 +121,12 @@ impl Overlay {
         if opened.ctime == now.ctime || now.links > 1 {
             return false;
         }
-        let known = {
-            let state = self.state.lock();
-            let path = state.nodes.path(node).ok();
-            path.and_then(|path| state.digest_known(&path, opened)).filter(|_| now.size <= TEXT_BYTES_MAX)
-        };
+        let Ok(path) = self.state.lock().nodes.path(node) else { return true };
+        if self.action(&path, FileKind::Regular) == Action::Pass {
+            // Of what nobody judges nothing is known that could say otherwise.
+            return false;
+        }
+        let known = self.state.lock().digest_known(&path, opened).filter(|_| now.size <= TEXT_BYTES_MAX);
         known.is_none() || file::digest(lower).ok() != known
     }
 

@@ -49,6 +49,21 @@ struct NewFile<'a> {
 
 impl Overlay {
     pub fn open(&self, node: NodeId, flags: OpenFlags, caller: &Caller) -> Result<Opened> {
+        self.open_if(node, flags, caller, |path, look| self.check_permission(path, look, flags, caller))
+    }
+
+    /// The same for who is asked otherwise, of what was opened.
+    pub(super) fn open_to_ask(&self, node: NodeId, flags: OpenFlags, caller: &Caller) -> Result<Opened> {
+        self.open_if(node, flags, caller, |_, _| Ok(()))
+    }
+
+    fn open_if(
+        &self,
+        node: NodeId,
+        flags: OpenFlags,
+        caller: &Caller,
+        check: impl Fn(&RelPath, (&Meta, &Look)) -> Result<()>,
+    ) -> Result<Opened> {
         self.check_may_open()?;
         if flags.may_change() {
             self.check_may_write(caller)?;
@@ -69,7 +84,7 @@ impl Overlay {
                 continue;
             };
             if let Origin::Lower(meta) = &look.origin {
-                self.check_permission(&path, (meta, &look), flags, caller)?;
+                check(&path, (meta, &look))?;
             }
             let (below, epoch) = (look.origin.stamp_below(), look.epoch);
             if let (Action::Pass, Origin::Lower(meta)) = (action, look.origin) {

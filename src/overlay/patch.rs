@@ -167,7 +167,7 @@ impl Overlay {
     fn open_what_may_be_written<'a>(&'a self, path: &'a RelPath, how: &RewriteHow<'_>) -> Result<OpenRewrite<'a>> {
         let epoch = self.state.lock().epoch;
         let walked = self.walk(path)?;
-        let opened = self.open(walked.node(), OpenFlags::from_raw(libc::O_RDWR), &how.caller)?;
+        let opened = self.open_to_ask(walked.node(), OpenFlags::from_raw(libc::O_RDWR), &how.caller)?;
         let open = OpenRewrite { overlay: self, path, id: opened.handle };
         let backing = self.handle(open.id)?.backing();
         let shown = self.come_to(path, &backing, epoch)?.ok_or(Error::Errno(libc::ESTALE))?;

@@ -226,16 +226,22 @@ fn reopen_to_read(fd: BorrowedFd<'_>) -> io::Result<File> {
 fn reopen_unreadable(fd: BorrowedFd<'_>) -> io::Result<File> {
     /// Two at a time would take each other's mode for the file's own.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    const READ_BY_OWNER: u32 = 0o400;
     let _alone = ONE_AT_A_TIME.lock();
     let meta = Meta::of(fd)?;
-    if !meta.is_file() || meta.uid != rustix::process::geteuid().as_raw() || meta.mode & READ_BY_OWNER != 0 {
+    if !is_kept_from_owner(&meta) {
         return reopen_to_read(fd);
     }
     set_mode(fd, meta.mode | READ_BY_OWNER)?;
     let opened = reopen_to_read(fd);
     set_mode(fd, meta.mode)?;
     opened
+}
+
+const READ_BY_OWNER: u32 = 0o400;
+
+/// Whether its mode keeps this process, its owner, from reading it: each [`reopen_quietly`] gives it another `ctime`.
+pub fn is_kept_from_owner(meta: &Meta) -> bool {
+    meta.is_file() && meta.uid == rustix::process::geteuid().as_raw() && meta.mode & READ_BY_OWNER == 0
 }
 
 /// Opens the file behind a descriptor once more, with other flags; `O_PATH` and unlinked ones too.

@@ -65,12 +65,16 @@ impl Staged {
     }
 
     /// What is to be written in place, or was kept for what replaces it, has not been renamed by us yet, so that its ctime
-    /// tells also of who has written and put times back, and of a new mode.
+    /// tells also of who has written and put times back, and of a new mode. But where reading it has moved that.
     pub fn check_unwritten(&self) -> Result<()> {
         let doing = || self.doing("check");
         let is_expected = |meta: Option<Meta>| meta.map(|meta| meta.stamp()) == self.step.expect;
         let is_rewrite = matches!(self.step.act, Act::Rewrite { .. });
-        let is_unwritten = (!is_rewrite && !self.is_kept || is_expected(self.place.stat().doing(doing)?))
+        let is_kept_as_expected = || -> Result<bool> {
+            let there = self.place.stat().doing(doing)?;
+            Ok(is_expected(there) || (!is_rewrite && there.as_ref().is_some_and(file::is_kept_from_owner)))
+        };
+        let is_unwritten = (!is_rewrite && !self.is_kept || is_kept_as_expected()?)
             && (!is_rewrite || is_expected(Some(Meta::of(self.written()?.as_fd()).doing(doing)?)));
         if is_unwritten { Ok(()) } else { Err(self.conflict()) }
     }
