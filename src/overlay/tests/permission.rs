@@ -21,7 +21,9 @@ impl Somebody {
 
     fn caller(&self) -> Caller {
         let pid = self.0.id();
-        let is_there = || std::fs::metadata(format!("/proc/{pid}")).unwrap().uid() == UID;
+        // Its user is another a moment before its rights are.
+        let has_rights = || crate::sys::process::rights(pid).is_none_or(|rights| rights.opens_all());
+        let is_there = || std::fs::metadata(format!("/proc/{pid}")).unwrap().uid() == UID && !has_rights();
         while !is_there() {
             std::thread::yield_now();
         }
