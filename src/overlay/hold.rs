@@ -11,6 +11,7 @@ use super::settle::{Job, Settled};
 use super::side::Side;
 use super::uppers::{Recorded, Upper};
 use super::{Error, Overlay, Result, State};
+use crate::diff::Measure;
 use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, ID_DIGITS, Reason, RelPath};
 use crate::protocol::EventName;
 use crate::store::{
@@ -158,6 +159,18 @@ impl Overlay {
         }
     }
 
+    /// What is told of a change that waits, and how many hunks its diff has. It is measured as it was judged; where nothing was
+    /// before, the diff alone tells what goes.
+    fn told_measure(&self, base: &Base, comparison: &Comparison) -> Result<(Option<Measure>, u64)> {
+        let judged = comparison.measure;
+        let Some(old) = self.shown_against(base, comparison)? else {
+            return Ok((judged, comparison.hunk_count(&comparison.old, judged)));
+        };
+        let shown = compare::facts(&old, &comparison.new).measure;
+        let told = if comparison.old.exists() { judged } else { shown };
+        Ok((told, comparison.hunk_count(&old, shown)))
+    }
+
     fn held(
         &self,
         job: &Job,
@@ -175,14 +188,7 @@ impl Overlay {
         let id = self.state.lock().unused_id(full, job.row.id)?;
         let now = store::now_millis();
         let same = job.row.held.as_ref().filter(|held| held.id == id);
-        let shown_against = self.shown_against(&row.base, comparison)?;
-        let shown = match &shown_against {
-            Some(old) => compare::facts(old, &comparison.new).measure,
-            None => comparison.measure,
-        };
-        let hunks = comparison.hunk_count(shown_against.as_ref().unwrap_or(&comparison.old), shown);
-        // As it was judged; where nothing was before, the diff alone tells what goes.
-        let measure = if comparison.old.exists() { comparison.measure } else { shown };
+        let (measure, hunks) = self.told_measure(&row.base, comparison)?;
         let part = self.part_of_job(job, &comparison.path, actor, Doing::Hold);
         let held = Held {
             kind,

@@ -89,28 +89,31 @@ impl Overlay {
         }
         let promised = landing.promise(epilogue)?;
         let before = (anchors, judged_against);
-        let Some((mut applied, attributes_hold)) =
-            self.apply_landing(job, comparison, promised, before, actor, enter)?
+        let Some((applied, attributes_hold)) = self.apply_landing(job, comparison, promised, before, actor, enter)?
         else {
             return Ok(Settled::Postponed);
         };
-        let anchors = applied.epilogue().anchors.clone();
-        let operation = applied.finish_soon()?;
-        self.recorded(&part, operation);
+        self.finish_landing(job.row.id, applied, &part)?;
         if let Some((dir, before)) = dir {
             self.dir_holds(dir, &before, &comparison.path);
-        }
-        {
-            let mut state = self.state.lock();
-            // Only now: a write between the two would have saved a row for the finish to drop.
-            self.row_dropped(&mut state, job.row.id);
-            self.record_what_is_known(&state, &anchors);
         }
         self.counters.landed.fetch_add(1, Ordering::Relaxed);
         if !attributes_hold {
             self.tell_landed(&comparison.path);
         }
         Ok(Settled::Landed)
+    }
+
+    /// The database is to know of it, and the entry needs no row any more.
+    fn finish_landing(&self, entry: UpperId, mut applied: Applied<'_>, part: &Part) -> Result<()> {
+        let anchors = applied.epilogue().anchors.clone();
+        let operation = applied.finish_soon()?;
+        self.recorded(part, operation);
+        let mut state = self.state.lock();
+        // Only now: a write between the two would have saved a row for the finish to drop.
+        self.row_dropped(&mut state, entry);
+        self.record_what_is_known(&state, &anchors);
+        Ok(())
     }
 
     /// Lower becomes new, and with it everything in memory that speaks of the path. Gives whether the kernel's attributes of

@@ -15,8 +15,11 @@ impl Overlay {
     /// have written and put the time of modification back: what is known of the content tells, if anything is.
     pub(super) fn has_other_content(&self, path: &RelPath, then: &Stamp, present: &Side) -> bool {
         let Some(now) = present.meta.map(|meta| meta.stamp()) else { return true };
-        if !same_content_stamp(then, &now) || then.ctime == now.ctime {
-            return !same_content_stamp(then, &now);
+        if !same_content_stamp(then, &now) {
+            return true;
+        }
+        if then.ctime == now.ctime {
+            return false;
         }
         let known = self.state.lock().digest_known(path, then);
         known.zip(present.bytes.as_ref()).is_some_and(|(known, bytes)| Digest::of(bytes) != known)
