@@ -73,7 +73,7 @@ impl Overlay {
         if handle.is_hooks && self.leave_to_who_judges(id) {
             return Ok(None);
         }
-        let settled = self.settle_or_deny(id, &handle.actor(), handle.because());
+        let settled = self.settle_written(id, handle);
         if matches!(settled, Err(Error::Denied)) {
             return Err(Error::Denied);
         }
@@ -118,7 +118,7 @@ impl Overlay {
         let settled = match open.upper() {
             // What the others do not judge, this judges; what one of them will, it leaves.
             Some(id) if removed.is_unjudged() && !self.is_written_elsewhere(&removed) => {
-                match self.settle_or_deny(id, &removed.actor(), removed.because()) {
+                match self.settle_written(id, &removed) {
                     // Nobody waits for it: there is an event.
                     Ok(_) | Err(Error::Denied) => Ok(()),
                     Err(err) => Err(err),

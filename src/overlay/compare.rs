@@ -68,6 +68,9 @@ impl Overlay {
         if let Some(first) = self.window_first(&row.names[0], present)? {
             return self.kept_side(first, mode);
         }
+        if let Some(first) = self.handle_first(job) {
+            return self.kept_side(first, mode);
+        }
         match row.base.below {
             Below::Entry { .. } => Ok(Old::known(present.clone())),
             Below::Nothing => self.anchor_side(&row.names[0]),

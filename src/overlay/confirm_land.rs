@@ -244,7 +244,7 @@ impl State {
         }
         self.restored(path, (before, meta.as_ref()), content.map(|kept| kept.digest));
         self.know(reviewed_as(row, content).collect());
-        self.windows.forget(path);
+        self.forget_window(path);
         self.uppers.held_no_more(row.id);
         if let Some(upper) = self.uppers.get_mut(row.id) {
             upper.dirty = false;
@@ -275,7 +275,7 @@ impl State {
         digest: Option<Digest>,
     ) {
         self.epoch += 1;
-        self.windows.forget(path);
+        self.forget_window(path);
         match meta.filter(|meta| !meta.is_dir()) {
             Some(meta) => {
                 self.put_there(path, before, Seen { stamp: meta.stamp(), digest });

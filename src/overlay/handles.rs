@@ -21,8 +21,8 @@ use super::nodes::NodeId;
 use super::passed::PassedHandle;
 use super::witness::Seen;
 use super::{Caller, Error, Overlay, Result, State};
-use crate::model::{Reason, RelPath, Stamp};
-use crate::store::{Nameless, UpperId, Writer};
+use crate::model::{Digest, Reason, RelPath, Stamp};
+use crate::store::{Kept, Nameless, UpperId, Writer};
 use crate::sys::OFlags;
 use crate::sys::file::{self, Meta};
 
@@ -114,6 +114,9 @@ pub(super) struct Handle {
     has_landed: AtomicBool,
     /// Lower has what was never in the view while this was open, and nothing was judged that it has written since.
     has_missed: AtomicBool,
+    /// What was at a path before the first landing of what was written through this handle, if nothing else has landed there
+    /// since. A leaf.
+    first: Mutex<Option<(RelPath, Option<Kept>)>>,
 }
 
 pub(super) enum Target {
@@ -358,6 +361,29 @@ impl Handle {
         self.has_landed.store(self.access == Access::Write, Ordering::SeqCst);
     }
 
+    /// What it wrote lands at `path`, and was judged against `old`: so is what it writes from now on (SPEC §4.1).
+    pub fn lands(&self, path: &RelPath, old: Option<Kept>) {
+        let mut first = self.first.lock();
+        if first.as_ref().is_none_or(|(of, _)| of != path) {
+            *first = Some((path.clone(), old));
+        }
+    }
+
+    /// Something else has landed where it did, or somebody has reviewed what it did.
+    pub fn begins_anew(&self) {
+        *self.first.lock() = None;
+    }
+
+    /// What was at `path` before it landed anything there.
+    pub fn first_at(&self, path: &RelPath) -> Option<Option<Kept>> {
+        self.first.lock().as_ref().and_then(|(of, first)| (of == path).then_some(*first))
+    }
+
+    /// The content that it needs for that.
+    pub fn needed_content(&self) -> Option<Digest> {
+        self.first.lock().as_ref().and_then(|(_, first)| Some(first.as_ref()?.digest))
+    }
+
     /// Whether what was written through it has become lower's file, and it may write more.
     pub fn has_landed(&self) -> bool {
         self.has_landed.load(Ordering::SeqCst)
@@ -439,6 +465,7 @@ impl Overlay {
             opened: Mutex::new(opened),
             has_landed: AtomicBool::new(false),
             has_missed: AtomicBool::new(false),
+            first: Mutex::default(),
         };
         let mut state = self.state.lock();
         if let (true, Target::Judged(open)) = (is_judged, &handle.target) {

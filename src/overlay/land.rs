@@ -442,6 +442,7 @@ impl Overlay {
     ) {
         let meta = applied.meta_of(&comparison.path);
         state.windows.note(&comparison.path, judged_against, meta.as_ref(), self.policy().settings.window);
+        state.goes_on(job, judged_against);
         let is_older = state.past.get(&comparison.path).is_some_and(|known| known.from.is_some());
         if job.takes_along.is_some() && is_older {
             state.windows.older_came(&comparison.path);

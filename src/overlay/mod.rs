@@ -536,7 +536,8 @@ impl Overlay {
         let held = state.uppers.iter().flat_map(|upper| upper.row.base.contents());
         let anchors = state.past.iter().filter_map(|(_, known)| Some(known.kept()?.digest));
         let windows = state.windows.needed_content();
-        held.chain(anchors).chain(windows).collect()
+        let handles = state.handles.values().filter_map(|handle| handle.needed_content());
+        held.chain(anchors).chain(windows).chain(handles).collect()
     }
 }
 

@@ -338,7 +338,7 @@ impl<'a> Writing<'a> {
     /// As at the close of a program's descriptor. What cannot land waits for review, and what cannot wait either is in the
     /// view all the same, and is tried again.
     fn judge(&self, id: UpperId) -> Result<Settled> {
-        let settled = self.overlay.settle_or_deny(id, &self.handle.actor(), self.handle.because());
+        let settled = self.overlay.settle_written(id, &self.handle);
         match settled {
             Ok(_) | Err(Error::Denied) => settled,
             Err(err) => {

@@ -30,8 +30,15 @@ impl State {
     /// What was seen at a path and landed there a moment ago is not there any more.
     pub(super) fn forget_recent(&mut self, path: &RelPath) {
         self.seen.remove(path);
-        self.windows.forget(path);
+        self.forget_window(path);
         self.sights.forget_within(path);
+    }
+
+    /// What is written at a path next is no part of what was written there before.
+    pub(super) fn forget_window(&mut self, path: &RelPath) {
+        self.windows.forget(path);
+        let node = self.nodes.at(path).filter(|node| self.nodes.open_on(*node).is_some());
+        node.into_iter().flat_map(|node| self.handles_on(node)).for_each(|handle| handle.begins_anew());
     }
 
     /// Lower's file at `path` was `before` and is `after` by our own doing, with the same content.

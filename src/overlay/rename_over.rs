@@ -137,7 +137,7 @@ impl Overlay {
     ) -> Result<Settled> {
         // What was there before, and has given way already, could not be brought back: then a denial is a hold.
         let denied = if to.upper().is_none() { Denial::Drops } else { Denial::Holds };
-        match self.settle_as(upper, by, Vec::new(), denied) {
+        match self.settle_as(upper, by, Vec::new(), denied, None) {
             Ok(settled) => Ok(settled),
             // The source went already, and the journal tells: the next start finishes it.
             Err(err @ Error::Store(store::Error::Unrecorded(_))) => Err(err),

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use super::compare::{Comparison, Old};
 use super::deny::Denial;
 use super::error::Context;
-use super::handles::OpenFile;
+use super::handles::{Handle, OpenFile};
 use super::land::is_elsewhere;
 use super::side::Side;
 use super::uppers::{Recorded, Upper};
@@ -53,14 +53,16 @@ pub(super) struct Job {
     /// Whether it has been judged a moment ago, and did not land for what somebody did below at that very moment.
     pub is_crossed: bool,
     pub denial: Denial,
+    /// What wrote it, where that is judged at a close or at the last release.
+    pub through: Option<Arc<Handle>>,
 }
 
 impl Job {
     /// What would be judged if a row came to be.
     pub fn to_come(row: UpperRow, takes_along: Option<(RelPath, Stamp)>) -> Self {
         let (synced, moved_on, is_crossed, because) = (false, false, false, Vec::new());
-        let (open, version, takes_place, denial) = (None, 0, false, Denial::Drops);
-        Self { row, open, version, synced, moved_on, takes_along, takes_place, because, is_crossed, denial }
+        let (open, version, takes_place, denial, through) = (None, 0, false, Denial::Drops, None);
+        Self { row, open, version, synced, moved_on, takes_along, takes_place, because, is_crossed, denial, through }
     }
 }
 
@@ -118,12 +120,17 @@ impl Overlay {
     }
 
     pub(super) fn settle_because(&self, id: UpperId, actor: &Writer, because: Vec<Reason>) -> Result<Settled> {
-        self.settle_as(id, actor, because, Denial::Holds)
+        self.settle_as(id, actor, because, Denial::Holds, None)
     }
 
     /// The same for who can be told that it was denied: by [`Error::Denied`].
     pub(super) fn settle_or_deny(&self, id: UpperId, actor: &Writer, because: Vec<Reason>) -> Result<Settled> {
-        self.settle_as(id, actor, because, Denial::Drops)
+        self.settle_as(id, actor, because, Denial::Drops, None)
+    }
+
+    /// The same of what was written through a handle.
+    pub(super) fn settle_written(&self, id: UpperId, through: &Arc<Handle>) -> Result<Settled> {
+        self.settle_as(id, &through.actor(), through.because(), Denial::Drops, Some(through))
     }
 
     pub(super) fn settle_as(
@@ -132,6 +139,7 @@ impl Overlay {
         actor: &Writer,
         because: Vec<Reason>,
         denial: Denial,
+        through: Option<&Arc<Handle>>,
     ) -> Result<Settled> {
         let _judging = self.judging_upper(id, actor.pid);
         self.follow_file(id)?;
@@ -140,6 +148,7 @@ impl Overlay {
         let settled = loop {
             let Some(mut job) = self.take_job(id, denial) else { return Ok(Settled::Unchanged) };
             job.because.extend(because.iter().copied());
+            job.through = through.cloned();
             job.is_crossed = is_crossed;
             let mut claim = Claim { overlay: self, id, judged: false };
             let settled = match self.judge(&job, actor) {
@@ -207,6 +216,7 @@ impl Overlay {
             because: upper.because.clone(),
             is_crossed: false,
             denial,
+            through: None,
         })
     }
 

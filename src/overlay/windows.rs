@@ -5,11 +5,14 @@
 //! when the name that it landed by has gone or been replaced. An edit by somebody else ends it.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::carry::Move;
 use super::copy_up::same_content_stamp;
 use super::error::Context;
+use super::handles::OpenFile;
+use super::settle::Job;
 use super::side::Side;
 use super::{Overlay, Result, State};
 use crate::model::{Digest, RelPath, Stamp};
@@ -131,6 +134,15 @@ impl Overlay {
         Ok(())
     }
 
+    /// The same of what is written through one handle, whose opening is further back than the window (SPEC §4.1).
+    pub(super) fn handle_first(&self, job: &Job) -> Option<Option<Kept>> {
+        let through = job.through.as_ref()?;
+        match self.policy().settings.window {
+            Setting::Seconds(_) => through.first_at(&job.row.names[0]),
+            Setting::Each | Setting::Session => None,
+        }
+    }
+
     /// Windows that were open when the last daemon died. What ended them by its doing ends them now.
     pub(super) fn restore_windows(&self) -> Result<()> {
         let age_max = match self.policy().settings.window {
@@ -220,6 +232,19 @@ impl Overlay {
 }
 
 impl State {
+    /// A landing, judged against `old`: its handle goes on from that, and all others on the file from what it has left
+    /// (SPEC §4.1).
+    pub(super) fn goes_on(&self, job: &Job, old: Option<Kept>) {
+        let through = job.through.as_ref();
+        if let Some(through) = through {
+            through.lands(&job.row.names[0], old);
+        }
+        let has_others = |open: &&Arc<OpenFile>| through.is_none() || open.writers() > 1;
+        let Some(open) = job.open.as_ref().filter(has_others) else { return };
+        let others = self.handles_on(open.node).filter(|handle| through.is_none_or(|own| !Arc::ptr_eq(own, handle)));
+        others.for_each(|other| other.begins_anew());
+    }
+
     /// What a path is judged against to the session's end, if something happened to it.
     fn anchor_first(&self, path: &RelPath, present: &Side) -> Option<Option<Kept>> {
         match (self.past.had(path)?, self.past.older_from(path).filter(|_| present.exists())) {

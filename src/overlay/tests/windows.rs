@@ -196,3 +196,88 @@ fn what_becomes_of_a_new_file_within_its_window_is_told_against_what_landed() {
     bench.confirm(&[bench.only_id()]).unwrap();
     assert_eq!(bench.lower("n"), None);
 }
+
+/// A hundred lines, so many of them changed, and as long as before: what is written over it from its beginning is all of it.
+fn marked(count: usize) -> String {
+    let upper = |(at, line): (usize, &str)| if at < count { line.to_uppercase() } else { line.to_owned() };
+    lines(100).lines().enumerate().map(upper).map(|line| line + "\n").collect()
+}
+
+/// What is written through one handle, all of it, and a descriptor of it closed that is not the last.
+fn write_through(bench: &Bench, handle: HandleId, content: &str) {
+    bench.view().write(handle, 0, content.as_bytes()).unwrap();
+    bench.view().flush(handle, &ME).unwrap();
+}
+
+fn opened(bench: &Bench, path: &str) -> HandleId {
+    bench.view().open(bench.node(path).unwrap(), OpenFlags::from_raw(libc::O_RDWR), &ME).unwrap().handle
+}
+
+fn outlast_the_window() {
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+}
+
+/// A handle that has changed fifteen lines, and whose window is over.
+fn lasting(bench: &Bench) -> HandleId {
+    let handle = opened(bench, "a");
+    write_through(bench, handle, &marked(15));
+    assert_eq!(bench.lower("a"), Some(marked(15)));
+    outlast_the_window();
+    handle
+}
+
+#[test]
+fn what_is_written_through_one_handle_is_judged_against_what_it_opened() {
+    let bench = bench("1s");
+    let handle = lasting(&bench);
+    write_through(&bench, handle, &marked(30));
+    assert_eq!((bench.held().len(), bench.lower("a")), (1, Some(marked(15))));
+    bench.view().release(handle).unwrap();
+    assert_eq!(bench.held().len(), 1);
+}
+
+#[test]
+fn a_new_file_is_new_as_long_as_the_handle_is_open_that_made_it() {
+    let bench = Bench::with(&[(Key::Window, "1s")]);
+    let (_, made) =
+        bench.view().create(ROOT, OsStr::new("new"), 0o644, OpenFlags::from_raw(libc::O_RDWR), &ME).unwrap();
+    write_through(&bench, made.handle, &lines(100));
+    outlast_the_window();
+    // As stores through a mapping that outlive the descriptor.
+    bench.view().write(made.handle, 0, marked(100).as_bytes()).unwrap();
+    bench.view().release(made.handle).unwrap();
+    assert_eq!((bench.held().len(), bench.lower("new")), (0, Some(marked(100))));
+}
+
+#[test]
+fn what_another_handle_has_landed_is_what_the_next_write_is_judged_against() {
+    let bench = bench("1s");
+    let handle = lasting(&bench);
+    let other = opened(&bench, "a");
+    write_through(&bench, other, &marked(30));
+    outlast_the_window();
+    write_through(&bench, handle, &marked(45));
+    assert_eq!((bench.held().len(), bench.lower("a")), (0, Some(marked(45))));
+}
+
+#[test]
+fn what_was_reviewed_is_what_an_open_handle_is_judged_against() {
+    let bench = bench("1s");
+    let handle = lasting(&bench);
+    write_through(&bench, handle, &marked(30));
+    bench.confirm(&[bench.only_id()]).unwrap();
+    write_through(&bench, handle, &marked(45));
+    assert_eq!((bench.held().len(), bench.lower("a")), (0, Some(marked(45))));
+}
+
+#[test]
+fn a_new_file_that_replaces_another_while_it_is_open_is_new_no_more() {
+    let bench = bench("1s");
+    let (_, made) =
+        bench.view().create(ROOT, OsStr::new("new"), 0o644, OpenFlags::from_raw(libc::O_RDWR), &ME).unwrap();
+    write_through(&bench, made.handle, &marked(5));
+    bench.rename("new", "a");
+    outlast_the_window();
+    write_through(&bench, made.handle, &marked(60));
+    assert_eq!((bench.held().len(), bench.lower("a")), (1, Some(marked(5))));
+}
