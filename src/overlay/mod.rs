@@ -60,6 +60,7 @@ mod merge;
 mod nodes;
 mod open;
 mod parting;
+mod passable;
 mod passed;
 mod past;
 mod patch;
@@ -154,6 +155,7 @@ use ids::GivenIds;
 use inspected::Inspected;
 use judging::Judgings;
 use nodes::Nodes;
+use passable::Passable;
 use past::Past;
 use repository::Turns;
 use shells::Shells;
@@ -228,6 +230,7 @@ pub struct Overlay {
     bursts: Bursts,
     goes: Goes,
     inspected: Inspected,
+    passable: Passable,
     runs: Runs,
     shells: Shells,
     witness: Witness,
@@ -318,6 +321,7 @@ impl Overlay {
             head_turns: Turns::default(),
             goes: Goes::default(),
             inspected: Inspected::default(),
+            passable: Passable::default(),
             runs,
             shells: Shells::default(),
             witness: Witness::default(),

@@ -15,7 +15,6 @@ use super::error::Context;
 use super::handles::Backing;
 use super::lookup::Origin;
 use super::review::{Reviewed, check_not_ours, failed, refused_at};
-use super::side::Side;
 use super::{Error, Overlay, Result};
 use crate::model::{Acl, RelPath};
 use crate::protocol::{ErrorBody, ErrorCode};
@@ -135,14 +134,6 @@ impl Overlay {
         Ok(access_of(opened.as_fd())?)
     }
 
-    /// Whether all the world could read what is at a path: neither a mode there or on the way keeps anybody out, nor a list.
-    pub(super) fn is_for_all(&self, path: &RelPath, there: &Side) -> bool {
-        let listed = || there.file.as_ref().is_some_and(|file| !matches!(acl_of(file.as_fd()), Ok(None)));
-        let lets_all_through = |(meta, acl): &(Meta, Option<Acl>)| acl.is_none() && has_for_all(meta.mode, 0o1);
-        let is_way_open = || self.way_to(path).is_ok_and(|way| way.dirs.iter().all(lets_all_through));
-        has_for_all(there.mode, 0o4) && !listed() && is_way_open()
-    }
-
     /// None when what was there is gone, or moves: look again.
     fn open_shown(&self, path: &RelPath) -> Result<Option<Shown>> {
         let epoch = self.state.lock().epoch;
@@ -209,11 +200,6 @@ impl Overlay {
 
 fn in_dir(dir: &Arc<OwnedFd>, name: &OsStr) -> Place {
     Place { dir: Arc::clone(dir), name: name.to_owned() }
-}
-
-/// Whether a mode gives this bit to the group and to all others.
-fn has_for_all(mode: u32, bit: u32) -> bool {
-    mode & mode >> 3 & bit != 0
 }
 
 pub(super) fn access_of(fd: BorrowedFd<'_>) -> io::Result<(Meta, Option<Acl>)> {

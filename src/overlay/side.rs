@@ -12,7 +12,7 @@ use super::{Overlay, Result};
 use crate::diff::{self, TEXT_BYTES_MAX};
 use crate::model::{Digest, Looks, RelPath};
 use crate::store::{self, Kept, StagedContent, UpperRow, Version, What};
-use crate::sys::file::{self, FileKind, Meta};
+use crate::sys::file::{self, FileKind, Listed, Meta};
 
 /// One side of a comparison: what is or was at a path.
 #[derive(Clone, Debug, Default)]
@@ -30,8 +30,8 @@ pub(super) struct Side {
     pub digest: Option<Digest>,
     /// Counted before its bytes went.
     pub counted: Option<u64>,
-    /// What [`file::masked_group`] says, once it was asked.
-    pub masked_group: OnceLock<Option<u32>>,
+    /// Whom its access list lets do what, once that was asked.
+    pub listed: OnceLock<Listed>,
 }
 
 impl Side {
@@ -176,8 +176,12 @@ impl Side {
     }
 
     pub(super) fn masked_group(&self) -> Option<u32> {
-        let ask = || self.file.as_ref().and_then(|file| file::masked_group(file, self.mode));
-        *self.masked_group.get_or_init(ask)
+        (self.mode & 0o070 != 0).then(|| self.listed().masked_group(self.mode)).flatten()
+    }
+
+    pub(super) fn listed(&self) -> &Listed {
+        let ask = || self.file.as_ref().map_or(Listed::Nobody, |file| Listed::of(file.as_fd()));
+        self.listed.get_or_init(ask)
     }
 
     pub(super) fn diff_side(&self) -> diff::Side {

@@ -25,6 +25,7 @@ mod moved_aside;
 mod names_below;
 mod opened;
 mod outside;
+mod passable;
 mod passing;
 mod patch;
 mod paths;

@@ -113,16 +113,45 @@ fn give_owner(meta: &Meta, now: &Meta, to: BorrowedFd<'_>) -> io::Result<bool> {
     given.map(|()| true)
 }
 
-/// What an access list lets the owning group of a file do, where it has one, so that the group's bits of its `mode` are
-/// the list's mask.
-pub fn masked_group(file: &File, mode: u32) -> Option<u32> {
-    if mode & 0o070 == 0 {
-        // Nobody gets anything by these.
-        return None;
+/// Whom an access list lets do what, of what is open.
+#[derive(Clone, Debug)]
+pub enum Listed {
+    /// Its mode says all.
+    Nobody,
+    These(Acl),
+    /// It cannot be read, or says what this does not understand.
+    Unknown,
+}
+
+impl Listed {
+    pub fn of(fd: BorrowedFd<'_>) -> Self {
+        match xattr::find(fd, OsStr::new(xattr::ACCESS_ACL)) {
+            Ok(None) => Self::Nobody,
+            Err(err) if err.raw_os_error() == Some(libc::EOPNOTSUPP) => Self::Nobody,
+            Ok(Some(list)) => Acl::parse(&list).map_or(Self::Unknown, Self::These),
+            Err(_) => Self::Unknown,
+        }
     }
-    // Nor has it a list where nobody can be asked for it.
-    let list = xattr::get(file.as_fd(), OsStr::new(xattr::ACCESS_ACL)).ok()?;
-    Acl::parse(&list)?.masked_group()
+
+    /// What the list lets the owning group do, where there is one, so that the group's bits of the `mode` are its mask.
+    pub fn masked_group(&self, mode: u32) -> Option<u32> {
+        match self {
+            // Nobody gets anything by these.
+            _ if mode & 0o070 == 0 => None,
+            Self::These(acl) => acl.masked_group(),
+            Self::Nobody | Self::Unknown => None,
+        }
+    }
+
+    /// Whether it keeps somebody out whom the mode alone would let in, as far as is known.
+    pub fn may_keep_out(&self) -> bool {
+        !matches!(self, Self::Nobody)
+    }
+}
+
+/// The same of a file that nobody asks for its list but for this.
+pub fn masked_group(file: &File, mode: u32) -> Option<u32> {
+    (mode & 0o070 != 0).then(|| Listed::of(file.as_fd()).masked_group(mode)).flatten()
 }
 
 /// The mode of what had such a list, and that bounded its group so, for what has the list of `like`, if any.
