@@ -68,6 +68,7 @@ impl Overlay {
         let Some(id) = open.upper() else { return Ok(None) };
         if open.writers() > 1 && self.is_written_elsewhere(handle) {
             // What another writer has half done would land with it: the last to close is judged for both.
+            self.leave_to_others(id, handle);
             return Ok(None);
         }
         if handle.is_hooks && self.leave_to_who_judges(id) {
@@ -90,6 +91,13 @@ impl Overlay {
         let mut state = self.state.lock();
         let judged = state.uppers.get_mut(id).filter(|upper| upper.busy);
         judged.map(|upper| upper.because.push(Reason::Hook)).is_some()
+    }
+
+    /// What speaks against what was written through a handle does so at whoever's close that is judged.
+    fn leave_to_others(&self, id: UpperId, handle: &Handle) {
+        if let Some(upper) = self.state.lock().uppers.get_mut(id) {
+            upper.because.extend(handle.because());
+        }
     }
 
     /// Whether another handle on the same file has written what nobody has judged.
@@ -115,16 +123,18 @@ impl Overlay {
             Target::Judged(open) => open,
         };
         open.begin_parting(removed.access);
-        let settled = match open.upper() {
+        let settled = match open.upper().filter(|_| removed.is_unjudged()) {
             // What the others do not judge, this judges; what one of them will, it leaves.
-            Some(id) if removed.is_unjudged() && !self.is_written_elsewhere(&removed) => {
-                match self.settle_written(id, &removed) {
-                    // Nobody waits for it: there is an event.
-                    Ok(_) | Err(Error::Denied) => Ok(()),
-                    Err(err) => Err(err),
-                }
+            Some(id) if self.is_written_elsewhere(&removed) => {
+                self.leave_to_others(id, &removed);
+                Ok(())
             }
-            _ => Ok(()),
+            Some(id) => match self.settle_written(id, &removed) {
+                // Nobody waits for it: there is an event.
+                Ok(_) | Err(Error::Denied) => Ok(()),
+                Err(err) => Err(err),
+            },
+            None => Ok(()),
         };
         self.closed(open, removed.access);
         self.changed.notify_all();

@@ -64,9 +64,8 @@ impl Overlay {
             Target::Judged(open) => open,
         };
         let under_way = open.begin_write();
-        self.keep_overwritten_content(open, extent, &handle.opener)?;
-        let file = self.writable(open, keep, handle.opened())?;
-        self.check_room_in(&file, extent)?;
+        let ready = self.make_ready(handle, open, keep, extent);
+        let file = ready.inspect_err(|_| self.leave_to_its_close(handle, open))?;
         // Before the bytes: a judgement under way must not take this handle for done.
         let first = !handle.note_written();
         if first {
@@ -87,6 +86,21 @@ impl Overlay {
             // Opened for reading alone, for there was nothing else to be had where the state directory is.
             Err(err) if err.raw_os_error() == Some(libc::EBADF) => Err(Error::Errno(libc::EROFS)),
             result => Ok(result?),
+        }
+    }
+
+    /// What is to be written to, once that may be.
+    fn make_ready(&self, handle: &Handle, open: &Arc<OpenFile>, keep: Keep, extent: Extent) -> Result<Arc<File>> {
+        self.keep_overwritten_content(open, extent, &handle.opener)?;
+        let file = self.writable(open, keep, handle.opened())?;
+        self.check_room_in(&file, extent)?;
+        Ok(file)
+    }
+
+    /// A write that came to nothing was under way: who judged the file at that moment has left it to whoever writes.
+    fn leave_to_its_close(&self, handle: &Handle, open: &OpenFile) {
+        if open.upper().is_some() {
+            handle.note_written();
         }
     }
 

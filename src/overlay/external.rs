@@ -262,7 +262,11 @@ impl Overlay {
     fn news_of(&self, path: &RelPath) -> Result<Option<EventDraft>> {
         loop {
             let Some(expected) = self.state.lock().expected(path) else { return Ok(None) };
-            let Some(outside) = self.outside(path, &expected)? else { return Ok(None) };
+            let Some(outside) = self.outside(path, &expected)? else {
+                // It is as it was. The same change once more is another.
+                self.state.lock().heralded.0.remove(path);
+                return Ok(None);
+            };
             if self.action(path, FileKind::Regular) == Action::Pass {
                 return Ok(None);
             }

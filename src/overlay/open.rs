@@ -426,7 +426,13 @@ impl Overlay {
             return Err(Error::Errno(libc::EEXIST));
         }
         let entry = self.look_up(parent, name)?;
-        match self.open(entry.node, flags, caller) {
+        let opened = match entry.attributes.meta.kind {
+            FileKind::Regular => self.open(entry.node, flags, caller),
+            // The kernel takes no other answer to a creation, and what was opened for it would stay open. It looks again, and
+            // does with a directory, a link or a pipe what is done with these.
+            _ => Err(Error::Errno(libc::ESTALE)),
+        };
+        match opened {
             Ok(opened) => Ok((entry, opened)),
             Err(err) => {
                 // The kernel is told of no entry, and so will never forget it.

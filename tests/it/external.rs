@@ -72,6 +72,19 @@ fn what_others_do_to_known_paths_is_told_once() {
 }
 
 #[test]
+fn the_same_edit_is_told_again_where_it_was_undone_meanwhile() {
+    let scratch = mounted_scratch!();
+    let view = known(&scratch);
+    for count in 1..=2 {
+        scratch.write("landed", "edited outside\n");
+        assert_eq!(told_by_now(&scratch, &view), vec![is("landed", "modified"); count]);
+        // As by `git stash`.
+        scratch.write("landed", lines(21));
+        assert_eq!(told_by_now(&scratch, &view), vec![is("landed", "modified"); count]);
+    }
+}
+
+#[test]
 fn the_event_names_the_content_and_the_held_change() {
     let scratch = mounted_scratch!();
     let view = known(&scratch);

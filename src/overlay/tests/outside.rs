@@ -1,6 +1,8 @@
 //! Somebody renames below what is held or being written: the new name shows lower, and what is in the view stays what it
 //! was.
 
+use std::sync::atomic::AtomicBool;
+
 use super::*;
 
 fn moved(bench: &Bench, from: &str, to: &str) {
@@ -349,4 +351,63 @@ fn who_has_a_file_open_that_is_replaced_below_is_told_of_the_one_that_he_has_ope
     assert_eq!((meta.size, meta.links), (lines(100).len() as u64, 0));
     bench.view().release(handle).unwrap();
     assert_eq!(bench.read("a"), Some("short\n".to_owned()));
+}
+
+/// The kernel looks again, and does with it what is done with that. It takes no answer to a creation but a file's, so what was
+/// opened for it would stay open for good.
+#[test]
+fn what_others_have_made_in_the_place_of_a_new_file_is_not_opened_as_one() {
+    let bench = Bench::new();
+    bench.put("dir/precious", "1");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        bench.lower_path("fifo"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::from_raw_mode(0o644),
+        0,
+    )
+    .unwrap();
+    std::os::unix::fs::symlink("dir", bench.lower_path("link")).unwrap();
+    let flags = OpenFlags::from_raw(libc::O_WRONLY | libc::O_TRUNC);
+    for name in ["dir", "fifo", "link"] {
+        let made = bench.view().create(ROOT, OsStr::new(name), 0o644, flags, &ME);
+        assert_eq!(made.err().map(|err| err.code()), Some(libc::ESTALE), "{name}");
+    }
+    assert!(bench.view().state.lock().handles.is_empty());
+    assert_eq!((bench.read("dir/precious").as_deref(), bench.held().len()), (Some("1"), 0));
+}
+
+/// Who judges leaves to a writer what he may have written meanwhile. That is judged at his close, though nothing came of it.
+#[test]
+fn what_a_refused_write_has_kept_from_being_judged_is_judged_at_its_close() {
+    let bench = Bench::with(&[(Key::LimitUpper, "64KiB")]);
+    bench.put("f", &lines(100));
+    let opened = || bench.view().open(bench.node("f").unwrap(), OpenFlags::from_raw(libc::O_RDWR), &ME).unwrap().handle;
+    let closed = |handle| {
+        bench.view().flush(handle, &ME).unwrap();
+        bench.view().release(handle).unwrap();
+    };
+    let refused = opened();
+    let (is_over, is_begun) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                let written = bench.view().write(refused, 5000, &[b'z'; 128 << 10]);
+                assert_eq!(written.err().map(|err| err.code()), Some(libc::EDQUOT));
+                is_begun.store(true, Ordering::Relaxed);
+            }
+        });
+        while !is_begun.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
+        for letter in b"ABCDEFGHIJ" {
+            let handle = opened();
+            bench.view().write(handle, 0, &[*letter]).unwrap();
+            closed(handle);
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    closed(refused);
+    assert_eq!((bench.lower("f"), bench.held().len()), (bench.read("f"), 0));
+    assert!(bench.lower("f").unwrap().starts_with('J'));
 }

@@ -1,6 +1,7 @@
 //! Programs that hang, crash, flood, fork and meddle: a decision in time, others unharmed, nothing left.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -178,6 +179,23 @@ fn what_a_program_writes_to_the_very_file_that_it_holds_can_be_confirmed() {
     assert_eq!((view.read("file"), scratch.read("file")), ("new\nmine\n".to_owned(), "old\n".to_owned()));
     view.cli(&["confirm", "file"]).ok();
     assert_eq!(scratch.read("file"), "new\nmine\n");
+}
+
+/// Nobody is asked about what a program writes itself, and so it waits; also where somebody else's close has it judged.
+#[test]
+fn what_a_program_writes_to_what_others_are_writing_waits_with_that() {
+    let scratch = mounted_scratch!();
+    scratch.write("file", "old\n");
+    let once = format!("if mkdir {:?}; then echo mine >> PROJECT/file; fi", scratch.root().join("once"));
+    let body = format!("#!/bin/sh\n{{ {once}; }} > /dev/null 2>&1\necho '{{\"decision\":\"land\"}}'\n");
+    let view = limited(&scratch, &body);
+    let mut file = fs::OpenOptions::new().append(true).open(view.path("file")).expect("open");
+    file.write_all(b"new\n").expect("write");
+    saved(&view, "other", "asked about\n");
+    assert_eq!(view.read("file"), "old\nnew\nmine\n");
+    drop(file);
+    eventually("it is judged", || view.held().iter().any(|held| held.path == "file" && held.reason == "hook"));
+    assert_eq!(scratch.read("file"), "old\n");
 }
 
 /// Closes that wait at once.
