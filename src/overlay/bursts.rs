@@ -50,7 +50,7 @@ enum Part {
 
 impl Bursts {
     /// Notes that a tree deletes or rewrites what is at `path`. Whether that exceeds `limit`.
-    fn exceeds(&self, tree: u32, path: &RelPath, limit: u64, now: Instant) -> bool {
+    fn count(&self, tree: u32, path: &RelPath, limit: u64, now: Instant) -> bool {
         let mut trees = self.0.lock();
         for recent in trees.values_mut() {
             // In the order of time. Where much is touched, not all of it is looked at with each.
@@ -110,11 +110,11 @@ impl Bursts {
 }
 
 impl Overlay {
-    /// Whether a change is more than its writer may lose of the project in one go.
-    pub(super) fn exceeds_burst(&self, comparison: &Comparison, by: &Writer) -> bool {
+    /// Counts a change to what its writer takes of the project in one go. Gives whether it is more than he may.
+    pub(super) fn count_in_burst(&self, comparison: &Comparison, by: &Writer) -> bool {
         let takes = comparison.old.exists() && !self.is_fresh(&comparison.path);
         let limit = self.policy().settings.burst;
-        takes && self.bursts.exceeds(self.tree_or_itself(by), &comparison.path, limit, Instant::now())
+        takes && self.bursts.count(self.tree_or_itself(by), &comparison.path, limit, Instant::now())
     }
 
     /// The burst that a change of `path` is part of. What it has done until now becomes part of it, too; should that fail, it
@@ -196,7 +196,7 @@ mod tests {
         let begin = Instant::now();
         let path = |number: u32| RelPath::parse(format!("p{number}").as_bytes()).unwrap();
         let exceeds =
-            |tree, number, millis| bursts.exceeds(tree, &path(number), 3, begin + Duration::from_millis(millis));
+            |tree, number, millis| bursts.count(tree, &path(number), 3, begin + Duration::from_millis(millis));
         assert!((0..3).all(|number| !exceeds(1, number, 0)));
         assert!(!exceeds(1, 2, 100) && !exceeds(2, 3, 100), "again, and by another");
         assert!(exceeds(1, 3, 200));

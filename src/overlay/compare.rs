@@ -1,4 +1,5 @@
-//! Comparing: what a change is judged against, and every reason to hold it. Touches nothing.
+//! Comparing: what a change is judged against, and every reason to hold it. Nothing of lower or upper changes by it; what
+//! is known of a path may: a window ends, what somebody else has left there is what it begins with anew.
 
 use super::error::Context;
 use super::settle::Job;
@@ -176,7 +177,7 @@ impl Overlay {
             })
     }
 
-    /// Gathers every reason to hold. Touches nothing.
+    /// Gathers every reason to hold that contents and rules give.
     pub(super) fn compare(&self, job: &Job, by: &Writer, old: Side, new: Side, present: Side) -> Result<Comparison> {
         let policy = self.policy();
         let path = job.row.names[0].clone();

@@ -258,7 +258,7 @@ impl State {
         meta
     }
 
-    /// Lower has as `meta` what the view had of a change: who saw what that was based on has missed nothing.
+    /// Lower now has, as `meta`, what the view already showed. Whoever saw the base of this change has missed nothing.
     pub(super) fn nothing_missed(&mut self, row: &UpperRow, meta: Option<&Meta>) {
         let (Below::Entry { stamp, .. }, Some(meta)) = (row.base.below, meta) else { return };
         let (path, after) = (&row.names[0], meta.stamp());

@@ -286,7 +286,8 @@ impl Overlay {
         Ok(())
     }
 
-    /// Keeps what is held in the place of the change `by`, which supersedes it. Gives what that does, for who undoes it.
+    /// Keeps, as a backup, the change that is held here in the place of `by`, which supersedes it. Gives the effect by which an
+    /// undo brings it back.
     fn stage_replaced(&self, id: UpperId, by: ChangeId, how: &UndoHow, landing: &mut Landing<'_>) -> Result<Effect> {
         let row = self.state.lock().uppers.get(id).map(|upper| upper.row.clone()).ok_or(Error::Errno(libc::EBUSY))?;
         let side = self.row_side(&row)?;

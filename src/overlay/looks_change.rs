@@ -61,7 +61,7 @@ impl Overlay {
         let Some(Changing { claimed, was }) = changing else { return changed };
         let id = claimed.id;
         drop(claimed);
-        // It may have landed a moment before, with us in the way of its being let go of.
+        // It may have landed just before; our claim kept its entry from being let go of then.
         self.evict(id);
         let Some(was) = was else { return changed };
         let judged = changed.and_then(|()| self.judge_looks(id, caller));

@@ -1,21 +1,15 @@
 //! The view: lower plus everything held, as plain file operations. No FUSE word, no kernel needed.
 //!
-//! [`nodes`] says which inode a kernel speaks of and what its names are; [`uppers`] what the view takes from upper and
-//! not from lower. What a program does is in [`lookup`], [`attributes`], [`set_attributes`], [`xattrs`], [`open`], [`content`], [`close`], [`passed`],
-//! [`copy_up`], [`make`], [`link`], [`unlink`], [`parting`], [`rmdir`], [`rename`], [`rename_over`], [`take_over`],
-//! [`exchange`], [`carry`], [`relocate`], [`structure`] and [`stand_in`], within [`limits`]; what becomes of it in
-//! [`settle`], which [`compare`]s with what paths had in the [`past`], looks at what its process tree has seen ([`sights`])
-//! and done a moment ago ([`bursts`]), [`ask`]s permission programs, and then [`land`]s, [`hold`]s or [`deny`]s, and has
-//! what was renamed away [`put_back`]; what a person does about it in [`review`], [`confirm`], [`discard`], [`hunks`] and
-//! [`rollback`], or by operation in [`undo`], which has contents [`restore`]d and changes held again ([`hold_again`]) by one
-//! landing ([`undo_contents`]); what was shown of operations is [`inspected`]. What
-//! others do below is followed by [`watch`], and who writes is seen by [`witness`]. Whether it all agrees says [`check`].
-//! Begin with [`Overlay`].
+//! [`nodes`] says which inode a kernel speaks of and what its names are; [`uppers`] what the view takes from upper and not
+//! from lower. What a program does ([`open`], [`content`], [`close`], [`rename_over`] …) comes to [`settle`], which
+//! [`compare`]s, [`ask`]s permission programs, and then [`land`]s, [`hold`]s or [`deny`]s; what a person does about it begins
+//! in [`review`]. What others do below is followed by [`watch`]. `docs/ARCHITECTURE.md` has a table of all rooms, and the
+//! route of one write through them. Begin with [`Overlay`].
 //!
 //! Lock order: directories that are acted in or renamed ([`acting`]), then `OpenFile::copying`, then claims on upper
 //! entries in the order of their ids, then `Overlay::state`, then what the store guards by itself. Under `state` run single
 //! calls on names and commits that reach the page cache; no diff, no hash, no copy, and nothing that waits for another
-//! process. One exception stands in `store::landing`: an inode with several names is written in place.
+//! process. The exceptions stand in `docs/ARCHITECTURE.md`, "Lock order".
 
 mod acting;
 mod anchors;
@@ -478,7 +472,7 @@ impl Overlay {
             // Its links: what is held counts in the view, and lower's events tell nothing of it.
             self.forget_attributes(parent);
             self.tell(|observer| match node {
-                // Dropped, it would be no place to stand in any more for who stands in it.
+                // A dropped entry would take the working directory from processes inside it.
                 Some(_) => observer.entry_doubted(parent, name),
                 None => observer.entry_changed(parent, name),
             });

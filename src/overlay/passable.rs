@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 
@@ -19,9 +19,9 @@ use crate::sys::file::Meta;
 /// How many directories are remembered; beyond that it begins anew.
 const PASSABLE_MAX: usize = 4096;
 
-/// How many seconds ago a directory must have changed to be remembered: what changes within one tick of the kernel's clock
-/// has one ctime.
-const SETTLED_AFTER: i64 = 2;
+/// How long ago a directory must have changed to be remembered: what changes within one tick of the kernel's clock has one
+/// ctime.
+const SETTLED_AFTER: Duration = Duration::from_millis(100);
 
 /// Directories of lower that let everybody through. A leaf.
 #[derive(Default)]
@@ -33,8 +33,7 @@ impl Passable {
     }
 
     fn learn(&self, dir: RelPath, stamp: Stamp) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs().cast_signed());
-        if stamp.ctime.seconds.saturating_add(SETTLED_AFTER) > now {
+        if !is_settled(&stamp) {
             return;
         }
         let mut dirs = self.0.lock();
@@ -82,6 +81,12 @@ impl Overlay {
         }
         Ok(dirs.iter().all(lets_all_through))
     }
+}
+
+fn is_settled(stamp: &Stamp) -> bool {
+    let Ok(seconds) = u64::try_from(stamp.ctime.seconds) else { return true };
+    let changed = UNIX_EPOCH + Duration::new(seconds, stamp.ctime.nanoseconds);
+    SystemTime::now().duration_since(changed).is_ok_and(|age| age > SETTLED_AFTER)
 }
 
 fn lets_all_through((meta, acl): &(Meta, Option<Acl>)) -> bool {

@@ -149,7 +149,7 @@ impl Overlay {
         Ok(below.filter(|meta| as_it_was && is_it(meta) && is_base(meta) && may_go(meta)))
     }
 
-    /// Under which name of its file a change goes on that covers what goes back.
+    /// The name under which the covering change goes on, once the file that it covers is back under its own name.
     fn name_left(&self, covered: &Covered, theirs: &UpperRow) -> Result<Option<RelPath>> {
         match theirs.names[0] == covered.to {
             true => self.other_name_below(&covered.to, theirs),

@@ -145,7 +145,7 @@ impl Overlay {
         let (renamed, operation) = self.move_claimed(from, to, id, events)?;
         drop(claimed);
         self.tell_renamed(to, renamed);
-        // It may have landed a moment before, with us in the way of its being let go of.
+        // It may have landed just before; our claim kept its entry from being let go of then.
         self.evict(id);
         Ok(operation)
     }

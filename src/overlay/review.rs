@@ -362,7 +362,7 @@ impl Overlay {
 }
 
 impl State {
-    /// The first of these that somebody writes to, where that is and who he is.
+    /// The first of these that somebody is writing to, with its path and the writer's pid.
     fn written_among<'a>(&self, ids: &[&'a ChangeId]) -> Reviewed<Option<(&'a ChangeId, RelPath, u32)>> {
         let writing: HashMap<RelPath, u32> = self.writing().into_iter().collect();
         for id in ids {

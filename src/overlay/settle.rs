@@ -1,7 +1,6 @@
 //! Settling: the moment at which what happened to a path is judged, and lands or is held.
 //!
-//! The verdict is a function of (base, now) of a path; how it was written does not matter. [`super::compare`] gathers the
-//! facts, [`policy`](crate::policy) rules, [`super::land`] and [`super::hold`] act. No lock is held while contents are
+//! The verdict is a function of what a path had, what it has now, and who wrote it. [`super::compare`] gathers the facts, [`policy`](crate::policy) rules, [`super::land`] and [`super::hold`] act. No lock is held while contents are
 //! read and compared: an entry is claimed instead. What was judged is what lands: when a write came in between, the entry
 //! stays as it is until that writer is done.
 
@@ -266,7 +265,8 @@ impl Overlay {
         if is_lost || self.is_stale(job, &comparison, actor)? {
             comparison.add(Reason::Stale);
         }
-        if !is_same && self.exceeds_burst(&comparison, actor) && comparison.reasons.is_empty() {
+        let exceeds_burst = !is_same && self.count_in_burst(&comparison, actor);
+        if exceeds_burst && comparison.reasons.is_empty() {
             comparison.add(Reason::Burst);
         }
         match (self.ask_hooks(job, &mut comparison, actor), job.denial) {

@@ -105,7 +105,7 @@ impl Overlay {
         let comparison = self.compare(job, by, *old, new, present)?;
         let lands = comparison.reasons.is_empty()
             && !self.is_stale(job, &comparison, by)?
-            && !self.exceeds_burst(&comparison, by);
+            && !self.count_in_burst(&comparison, by);
         Ok(lands.then_some(comparison))
     }
 }

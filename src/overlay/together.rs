@@ -10,7 +10,8 @@ use crate::protocol::{ErrorBody, ErrorCode};
 use crate::store::{UpperRow, What};
 
 impl Overlay {
-    /// What cannot land alone: what is in a directory that lower does not have takes that along, which comes first.
+    /// `ids`, with the held directories that they lie in put first: nothing can land in a directory that lower does not have
+    /// yet.
     pub(super) fn with_landing_first(&self, ids: &[ChangeId]) -> Vec<ChangeId> {
         let state = self.state.lock();
         let rows = ids.iter().filter_map(|id| state.uppers.get(state.uppers.by_id(id)?)).map(|upper| &upper.row);

@@ -114,8 +114,8 @@ impl Overlay {
         }
     }
 
-    /// What reverses an effect may give back: what stands there may have been written since by who could not have had these
-    /// rights for it (SPEC §6).
+    /// The part of a reversal that may be granted. Since then somebody may have written the file who could not have had these
+    /// rights for it, so they do not come back (SPEC §6).
     fn grantable(&self, effect: &Effect, now: &Meta) -> Option<Effect> {
         match effect {
             Effect::Mode { before, after } if now.is_file() && !self.grants.suid => {
@@ -170,7 +170,7 @@ impl Overlay {
             self.store.save_upper(&upper.row)?;
         }
         drop(claimed);
-        // It may have landed a moment before, with us in the way of its being let go of.
+        // It may have landed just before; our claim kept its entry from being let go of then.
         self.evict(id);
         Ok(())
     }

@@ -153,7 +153,8 @@ impl DiffCut {
         DiffReply { told: self.page.next.map(|_| self.told.finish()), ..self.page }
     }
 
-    /// Takes what the page has of the next change: at least something of the first that it does not begin behind.
+    /// Adds the part of the next change that belongs on this page. The first change that reaches past the page's start gets at
+    /// least some text.
     pub fn take(&mut self, mut change: ChangeDiff) {
         let text = std::mem::take(&mut change.text.0);
         let start = self.passed;

@@ -412,8 +412,9 @@ impl Store {
         self.database.lock().write(|tx| self.join_events(tx, BTreeMap::new(), were))
     }
 
-    /// `events` and all of what `were` operations. One that loses a part of what it did could not be undone whole any more;
-    /// nor could the whole, if two of them did different kinds of things at one path: the later one stays by itself.
+    /// Joins `events` and everything that belonged to the operations `were`. Operations are joined whole: one that lost part
+    /// of its effects could not be undone as a whole. If two did different kinds of things at one path, their union could not
+    /// be undone either; then the later one stays separate.
     fn join_events(
         &self,
         tx: &Transaction<'_>,

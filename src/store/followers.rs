@@ -15,8 +15,8 @@ use crate::sys::process;
 pub(super) const FOLLOWED_TIMES_MAX: u64 = 4;
 const _: () = assert!(LOG_BYTES_MAX * FOLLOWED_TIMES_MAX <= 64 << 20);
 
-/// Followers that are remembered, of one process and of all; beyond that the one that has asked least recently is not, of
-/// all the one of the user who has most: nobody's followers push out anybody else's.
+/// How many followers are remembered, of one process and in all. Beyond the first, the one that asked least recently is
+/// forgotten; beyond the second, that of the user who has most. Nobody's followers push out anybody else's.
 const OF_ONE_MAX: usize = 16;
 const OF_ALL_MAX: usize = 256;
 

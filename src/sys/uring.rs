@@ -59,8 +59,8 @@ impl Uring {
     /// Submits `entry`, if there is one, and waits for one that is done, if `awaited`.
     ///
     /// # Safety
-    /// By the thread that made this, none of whose entries is submitted and not taken back. What the entry leads to is the
-    /// kernel's until it is.
+    /// Call only from the thread that made this ring, and only with no entry still in flight. The memory that an entry points
+    /// to belongs to the kernel until the entry completes.
     pub unsafe fn enter(&self, entry: Option<&Entry>, awaited: bool) -> io::Result<()> {
         if let Some(entry) = entry {
             self.write(entry);

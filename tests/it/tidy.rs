@@ -14,6 +14,8 @@ const LAYERS: [&str; 14] = [
     "ui", "cli",
 ];
 
+const ARCHITECTURE: &str = "docs/ARCHITECTURE.md";
+
 /// The layers that do no I/O, read no clock and spawn nothing.
 const PURE_LAYERS: [&str; 4] = ["model", "diff", "policy", "protocol"];
 
@@ -21,7 +23,7 @@ const PURE_LAYERS: [&str; 4] = ["model", "diff", "policy", "protocol"];
 const WORLD: [&str; 7] =
     ["std::fs", "std::net", "std::process", "std::env", "std::time::SystemTime", "std::time::Instant", "rustix"];
 
-const CHECKS: [fn(&Tree) -> Vec<String>; 12] = [
+const CHECKS: [fn(&Tree) -> Vec<String>; 13] = [
     layers_name_only_what_lies_below,
     unsafe_lives_in_sys,
     fuser_stays_in_fuse,
@@ -34,6 +36,7 @@ const CHECKS: [fn(&Tree) -> Vec<String>; 12] = [
     no_test_is_ignored,
     tests_do_not_sleep,
     dependencies_say_why,
+    each_room_of_the_overlay_stands_in_the_table,
 ];
 
 #[test]
@@ -181,6 +184,17 @@ fn dependencies_say_why(tree: &Tree) -> Vec<String> {
     faults
 }
 
+/// The table is the one place that names them all.
+fn each_room_of_the_overlay_stands_in_the_table(tree: &Tree) -> Vec<String> {
+    let table = tree.files.get(ARCHITECTURE).and_then(|text| text.split_once("The rooms of `overlay`"));
+    let table = table.map_or("", |(_, after)| after.split("\n## ").next().unwrap_or_default());
+    let code = tree.files.get("src/overlay/mod.rs").map(|text| code_of(text)).unwrap_or_default();
+    let rooms = without_tests(&code);
+    let rooms = rooms.lines().filter_map(|line| line.trim().strip_prefix("mod ")?.strip_suffix(';'));
+    let missing = rooms.filter(|room| !table.contains(&format!("`{room}`")));
+    missing.map(|room| format!("{ARCHITECTURE}: the rooms of `overlay` lack `{room}`")).collect()
+}
+
 fn word_only_in(tree: &Tree, word: &str, layers: &[&str]) -> Vec<String> {
     let mut faults = Vec::new();
     for file in tree.sources() {
@@ -207,7 +221,9 @@ impl Tree {
         for place in ["src", "tests"] {
             read_rust(root, &root.join(place), &mut files);
         }
-        files.insert("Cargo.toml".into(), fs::read_to_string(root.join("Cargo.toml")).expect("Cargo.toml"));
+        for path in ["Cargo.toml", ARCHITECTURE] {
+            files.insert(path.into(), fs::read_to_string(root.join(path)).expect(path));
+        }
         Self { files }
     }
 
@@ -546,6 +562,17 @@ fn a_file_without_a_head_is_reported() {
     check_bad(files_begin_with_a_head, "src/model/path.rs", "");
     check_good(files_begin_with_a_head, "src/model/path.rs", "//! Paths.\n");
     check_good(files_begin_with_a_head, "src/model/tests.rs", "use super::*;");
+}
+
+#[test]
+fn a_room_that_the_table_lacks_is_reported() {
+    let with = |table: &str| {
+        let rooms = "mod open;\nmod close;\n#[cfg(test)]\nmod tests;\n".to_owned();
+        let table = format!("`close`\nThe rooms of `overlay`:\n{table}\n## Other\n`close`");
+        Tree { files: BTreeMap::from([("src/overlay/mod.rs".into(), rooms), (ARCHITECTURE.into(), table)]) }
+    };
+    assert_eq!(each_room_of_the_overlay_stands_in_the_table(&with("| `open` |")).len(), 1);
+    assert!(each_room_of_the_overlay_stands_in_the_table(&with("| `open`, `close` |")).is_empty());
 }
 
 #[test]

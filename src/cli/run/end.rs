@@ -146,8 +146,8 @@ impl Ending<'_> {
     }
 }
 
-/// One that names all of them, or where they are more than that holds one for each session that has begun to hold some: of
-/// a run that is one, unless a daemon has died meanwhile.
+/// One request that names all of them. If they are too many for one, a request for each session that began to hold some: of
+/// a run that is one session, unless a daemon died meanwhile.
 fn requests(act: Op, ours: &[Held]) -> Vec<Request> {
     let request = || Request { renew: act == Op::Confirm, ..Request::new(act) };
     if ours.len() <= COUNTED_MAX {

@@ -11,7 +11,7 @@ fn bench() -> Bench {
     let bench = Bench::new();
     bench.put("a/b/c/f", &lines(3));
     ["", "a", "a/b", "a/b/c"].iter().for_each(|dir| let_through(&bench, dir));
-    std::thread::sleep(std::time::Duration::from_millis(3100));
+    outlast(Duration::from_millis(150));
     bench
 }
 

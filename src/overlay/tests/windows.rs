@@ -1,7 +1,6 @@
 //! Windows that a killed daemon had open: the next one goes on with them (SPEC §4.6).
 
 use super::*;
-use crate::sys::process::uptime;
 
 /// Of a file of a hundred lines twenty may change at once.
 fn bench(window: &str) -> Bench {
@@ -40,11 +39,8 @@ fn slices_with_a_kill_after_each_are_one_change() {
 fn a_window_is_over_after_its_time_also_across_a_kill() {
     let mut bench = bench("1s");
     bench.save("a", &changed(100, 15));
-    let landed = uptime();
     bench.remount();
-    while uptime() < landed + std::time::Duration::from_millis(1100) {
-        std::thread::yield_now();
-    }
+    outlast_the_window();
     bench.save("a", &changed(100, 30));
     assert!(bench.held().is_empty());
 }
@@ -214,7 +210,7 @@ fn opened(bench: &Bench, path: &str) -> HandleId {
 }
 
 fn outlast_the_window() {
-    std::thread::sleep(std::time::Duration::from_millis(1100));
+    outlast(Duration::from_millis(1100));
 }
 
 /// A handle that has changed fifteen lines, and whose window is over.
