@@ -4,9 +4,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use globset::{GlobBuilder, GlobMatcher};
-
-use crate::model::{ChangeId, ID_PREFIX_MIN, OperationId, RelPath};
+use crate::model::{ChangeId, Glob, ID_PREFIX_MIN, OperationId, RelPath};
 use crate::protocol::{ErrorBody, ErrorCode, Target};
 use crate::store::{Fate, Verdict};
 
@@ -119,17 +117,15 @@ fn by_id<K: Known>(digits: &ChangeId, known: &K) -> ById<K::Change> {
 }
 
 /// A target's glob. What is no glob, as `a[b`, may still be a path.
-pub fn glob_of(target: &Target) -> Result<Option<GlobMatcher>, ErrorBody> {
+pub fn glob_of(target: &Target) -> Result<Option<Glob>, ErrorBody> {
     match target.glob.as_deref().map(path_glob).transpose() {
         Err(_) if target.path.is_some() => Ok(None),
         compiled => compiled,
     }
 }
 
-/// `*` stays within a name, `**` does not.
-pub fn path_glob(glob: &str) -> Result<GlobMatcher, ErrorBody> {
-    let built = GlobBuilder::new(glob).literal_separator(true).build();
-    built.map(|glob| glob.compile_matcher()).map_err(|err| ErrorBody::new(ErrorCode::BadRequest, err.to_string()))
+pub fn path_glob(glob: &str) -> Result<Glob, ErrorBody> {
+    Glob::new(glob).map_err(|err| ErrorBody::new(ErrorCode::BadRequest, err.to_string()))
 }
 
 /// Why a target means nothing: an id that lives no more says what became of it.

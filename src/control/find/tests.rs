@@ -193,3 +193,23 @@ fn what_is_unknown_is_said_as_what_it_looks_like() {
 fn one_bad_argument_spoils_all_and_the_first_is_told() {
     check(&["src/a.rs", "abcd1234", "dead0005"], Err((ErrorCode::UnknownId, "no change has the id abcd1234")));
 }
+
+/// Their reader would panic at the shorter and overflow its stack at the longer ones.
+#[test]
+fn a_glob_that_nothing_could_compile_is_refused_by_its_name() {
+    let nested = |depth: usize| format!("{}a{}", "{".repeat(depth), "}".repeat(depth));
+    for (glob, why) in [
+        (nested(33).as_str(), "a glob or pattern may have 32 of `{` at most"),
+        (&nested(300), "a glob or pattern may have 32 of `{` at most"),
+        (&nested(2000), "a glob or pattern may have 32 of `{` at most"),
+        (&"[{]".repeat(33), "a glob or pattern may have 32 of `{` at most"),
+        (&nested(31_000), "a glob or pattern may have 4096 bytes at most"),
+        (&"x".repeat(4097), "a glob or pattern may have 4096 bytes at most"),
+        ("a[b", "error parsing glob 'a[b': unclosed character class; missing ']'"),
+    ] {
+        let refused = path_glob(glob).unwrap_err();
+        assert_eq!((refused.code, refused.message.as_str()), (ErrorCode::BadRequest, why));
+    }
+    assert!(path_glob(&nested(32)).unwrap().is_match("a"));
+    assert!(path_glob(&"?".repeat(4096)).unwrap().is_match("x".repeat(4096)));
+}

@@ -20,10 +20,9 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use globset::{GlobBuilder, GlobMatcher};
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
-use crate::model::{Reason, RelPath};
+use crate::model::{Glob, GlobError, Reason, RelPath};
 
 /// What is to be done with writes to a path. [`Action::stricter`] orders them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -295,6 +294,7 @@ struct Compiled {
 impl Compiled {
     fn new(rule: &Rule) -> Result<Self, RuleError> {
         let fault = |what: String| RuleError { at: rule.at.clone(), what };
+        Glob::check_bounds(&rule.pattern).map_err(|err| fault(format!("match: {err}")))?;
         check_pattern(&rule.pattern).map_err(|why| fault(format!("match = {:?}: {why}", rule.pattern)))?;
         let patterns = compile_all(&[&rule.pattern]).map_err(|err| fault(format!("match: {err}")))?;
         // A part of a pattern that is none by itself, as of `{a/b,c}/d`: it may be any.
@@ -328,6 +328,10 @@ impl Compiled {
     }
 }
 
+/// Names that a pattern may be of. Each is one more directory above what it matches, so that what it takes to compile those
+/// grows with their square.
+const PATTERN_NAMES_MAX: usize = 64;
+
 /// Says what would silently match nothing, or not what it seems to.
 fn check_pattern(pattern: &str) -> Result<(), &'static str> {
     match pattern.trim() {
@@ -335,6 +339,7 @@ fn check_pattern(pattern: &str) -> Result<(), &'static str> {
         text if text.starts_with('!') => Err("negation is not for rules: add a later rule with action = \"auto\""),
         text if text.starts_with('#') => Err("is a comment; write \\# for a name that begins with #"),
         text if text.contains(['\n', '\0']) => Err("has a line break or NUL"),
+        text if text.split('/').count() > PATTERN_NAMES_MAX => Err("has more than 64 names"),
         _ => Ok(()),
     }
 }
@@ -377,14 +382,14 @@ fn literal_prefix(pattern: &str) -> Option<Vec<String>> {
 
 #[derive(Debug)]
 enum ExeGlob {
-    Name(GlobMatcher),
-    Path(GlobMatcher),
+    Name(Glob),
+    Path(Glob),
 }
 
 impl ExeGlob {
-    fn new(glob: &str) -> Result<Self, globset::Error> {
-        let matcher = GlobBuilder::new(glob).literal_separator(true).build()?.compile_matcher();
-        Ok(if glob.contains('/') { Self::Path(matcher) } else { Self::Name(matcher) })
+    fn new(text: &str) -> Result<Self, GlobError> {
+        let glob = Glob::new(text)?;
+        Ok(if text.contains('/') { Self::Path(glob) } else { Self::Name(glob) })
     }
 
     fn matches(&self, exe: Option<&OsStr>) -> bool {

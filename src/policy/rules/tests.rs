@@ -382,6 +382,7 @@ fn a_rule_that_cannot_work_is_refused_with_its_place() {
         ("a//b", None, "matches nothing"),
         ("a//", None, "matches nothing"),
         ("..", None, "matches nothing"),
+        (&"*/".repeat(64), None, "has more than 64 names"),
         ("# x", None, "comment"),
         ("a[", None, "match: "),
         ("a{b", None, "match: "),
@@ -392,6 +393,27 @@ fn a_rule_that_cannot_work_is_refused_with_its_place() {
         let err = RuleSet::compile(&[], &[rule], Trust::Untrusted).unwrap_err().to_string();
         assert!(err.starts_with(".fettle.toml:1: ") && err.contains(want), "{pattern:?}: {err}");
     }
+}
+
+#[test]
+fn a_rule_that_nothing_could_compile_is_refused_with_its_place() {
+    let nested = |depth: usize| format!("{}a{}", "{".repeat(depth), "}".repeat(depth));
+    let (many_braces, long) =
+        ("a glob or pattern may have 32 of `{` at most", "a glob or pattern may have 4096 bytes at most");
+    for (pattern, exe, want) in [
+        (nested(300), None, format!("match: {many_braces}")),
+        (nested(100_000), None, format!("match: {long}")),
+        ("a/".repeat(50_000) + "b", None, format!("match: {long}")),
+        ("ok".to_owned(), Some(nested(300)), format!("exe: {many_braces}")),
+        ("ok".to_owned(), Some(nested(100_000)), format!("exe: {long}")),
+    ] {
+        let rule = Rule { exe, ..rule(&pattern, RuleAction::Hold) };
+        let refused = RuleSet::compile(&[], &[rule], Trust::Untrusted).unwrap_err();
+        assert_eq!(refused.to_string(), format!(".fettle.toml:1: {want}"));
+    }
+    let deepest = rules(&[exe_rule(&nested(32), &nested(32), RuleAction::Deny)]);
+    assert_eq!(ask(&deepest, "sub/a", Some("/bin/a"), None), Action::Deny);
+    assert_eq!(ask(&deepest, "sub/a", Some("/bin/b"), None), Action::Auto);
 }
 
 #[test]
