@@ -52,6 +52,7 @@ const RISKY: &[&str] = &[
     "man.viewer",
     "merge.*.driver",
     "mergetool.*.cmd",
+    "mergetool.*.layout",
     "mergetool.*.path",
     "pager.*",
     "protocol.*",
@@ -60,6 +61,7 @@ const RISKY: &[&str] = &[
     "remote.*.vcs",
     "sendemail.*",
     "sequence.editor",
+    "svn.authorsprog",
     "tar.*.command",
     "trailer.*.cmd",
     "trailer.*.command",
@@ -113,6 +115,8 @@ fn is_risky(config: &RelPath, key: &[u8], value: Option<&[u8]>) -> bool {
     let Some(name) = Name::split(key) else { return false };
     match (name.section, name.subsection, name.key) {
         (b"core", None, b"worktree") => !value.is_some_and(|value| stays_inside(config, value)),
+        // The name of a script that git reads, beside those that it brings or wherever else a path leads.
+        (b"merge" | b"diff", None, b"tool" | b"guitool") => value.is_some_and(|value| value.contains(&b'/')),
         (b"submodule", Some(_), b"update") => value.is_some_and(|value| value.starts_with(b"!")),
         _ => RISKY.iter().any(|pattern| name.is(pattern)),
     }
@@ -174,7 +178,11 @@ impl<'a> Parser<'a> {
         Self { rest: text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text) }
     }
 
+    /// None where there is a NUL, too: to git names and values end there, to us they would go on.
     fn statements(mut self) -> Option<Vec<Statement>> {
+        if self.rest.contains(&0) {
+            return None;
+        }
         let (mut section, mut found) = (Vec::new(), Vec::new());
         while !self.rest.is_empty() {
             match self.next() {

@@ -528,6 +528,12 @@ fn a_key_that_runs_a_program_is_found_however_it_is_written() {
         ("[hook \"a\"]\ncommand = x", "hook.a.command"),
         ("[sequence]\neditor = x", "sequence.editor"),
         ("[mergetool \"m\"]\ncmd = x", "mergetool.m.cmd"),
+        ("[mergetool \"vimdiff\"]\nlayout = x", "mergetool.vimdiff.layout"),
+        ("[merge]\ntool = ../../x", "merge.tool"),
+        ("[merge]\nguitool = /x", "merge.guitool"),
+        ("[diff]\ntool = x/y", "diff.tool"),
+        ("[diff]\nguiTool = ../x", "diff.guitool"),
+        ("[svn]\nauthorsProg = x", "svn.authorsprog"),
     ] {
         assert_eq!(risky("[core]\nbare = false\n", text).as_deref(), Some(want), "{text:?}");
     }
@@ -538,7 +544,8 @@ fn what_init_clone_and_daily_work_write_is_no_risk() {
     let harmless = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n\tlogallrefupdates = true\n\
         [remote \"origin\"]\n\turl = https://x/y\n\tfetch = +refs/heads/*:refs/remotes/origin/*\n\
         [branch \"main\"]\n\tremote = origin\n\tmerge = refs/heads/main\n[submodule \"s\"]\n\tactive = true\n\
-        \turl = ../s\n\tupdate = rebase\n[user]\n\tname = \"core.pager = x\" ; [core] pager = x\n[merge]\n\ttool = vim\n";
+        \turl = ../s\n\tupdate = rebase\n[user]\n\tname = \"core.pager = x\" ; [core] pager = x\n[merge]\n\ttool = vim\n\
+        [diff]\n\ttool = meld\n\tguitool\n";
     assert_eq!(risky("", harmless), None);
     assert_eq!(risky(harmless, ""), None);
     let submodule = b"[core]\n\tworktree = ../../../libs/a\n";
@@ -561,6 +568,11 @@ fn a_risky_key_counts_when_it_appears_or_changes_and_not_when_it_stays_or_goes()
         (two, "[core]\nx = \\q\n", Some("(unreadable)")),
         (two, "=\n", Some("(unreadable)")),
         (two, "[a \"b\" ]\n", Some("(unreadable)")),
+        // Git ends the key and the value there.
+        (two, "[core \"fsmonitor\0\"]\nx = y\n", Some("(unreadable)")),
+        (two, "[diff \"x.textconv\0\"]\ny = z\n", Some("(unreadable)")),
+        (two, "[a]\nb = c\0d\n", Some("(unreadable)")),
+        ("[core \"pager\0\"]\nx = y\n", "[core]\npager = y\n", Some("core.pager")),
     ] {
         assert_eq!(risky(old, new).as_deref(), want, "{old:?} -> {new:?}");
     }
