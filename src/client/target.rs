@@ -89,11 +89,10 @@ fn normalize(path: &Path) -> PathBuf {
 
 /// The glob relative to the project. The working directory is a name, not a pattern, so its own signs are escaped.
 fn project_glob(place: &Place, pattern: &str) -> Option<String> {
-    let joined = normalize(&place.start.join(pattern));
-    let relative = joined.strip_prefix(&place.root).ok()?.to_str()?;
     let below = place.start.strip_prefix(&place.root).ok()?.to_str()?;
-    match relative.strip_prefix(below) {
-        Some(rest) => Some(format!("{}{rest}", globset::escape(below))),
-        None => Some(relative.to_owned()),
-    }
+    let start = place.root.join(globset::escape(below));
+    // Spelled out, it is still a name.
+    let pattern = Path::new(pattern).strip_prefix(&place.start).unwrap_or(Path::new(pattern));
+    let joined = normalize(&start.join(pattern));
+    Some(joined.strip_prefix(&place.root).ok()?.to_str()?.to_owned())
 }

@@ -32,6 +32,11 @@ fn an_argument_is_sent_in_every_way_it_can_be_read() {
         ("/p/src", "*.rs", readings(Some("*.rs"), Some("src/*.rs"), Some("src/*.rs"))),
         ("/p/[a]", "*.rs", readings(Some("*.rs"), Some("[a]/*.rs"), Some("[[]a[]]/*.rs"))),
         ("/p/[a]", "../*.rs", readings(None, Some("*.rs"), Some("*.rs"))),
+        ("/p/app/[id]/edit", "../*.rs", readings(None, Some("app/[id]/*.rs"), Some("app/[[]id[]]/*.rs"))),
+        ("/p/[a]", "../[a]/*.rs", readings(None, Some("[a]/*.rs"), Some("[a]/*.rs"))),
+        ("/p/[a]", "x/../*.rs", readings(None, Some("[a]/*.rs"), Some("[[]a[]]/*.rs"))),
+        ("/p/[a]", "/p/[a]/*.rs", readings(None, Some("[a]/*.rs"), Some("[[]a[]]/*.rs"))),
+        ("/p/[a]", "/p/[a]b/*.rs", readings(None, Some("[a]b/*.rs"), Some("[a]b/*.rs"))),
     ] {
         assert_eq!(target(&place(start), OsStr::new(argument)).expect(argument), want, "{argument} in {start}");
     }
