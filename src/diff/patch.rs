@@ -133,6 +133,9 @@ fn nearby(content: &[u8], hunk: &Anchored, anchor: &[u8]) -> String {
     }
 }
 
+/// Lines that are compared for such a guess; whoever makes a patch of nothing but alike lines goes without.
+const LINES_COMPARED_MAX: usize = 10_000_000;
+
 /// Where lines stand that differ from those of `text` in nothing but white space.
 fn like_but_for_space(content: &[u8], text: &[u8]) -> Vec<usize> {
     let bare = |line: &[u8]| line.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect::<Vec<u8>>();
@@ -141,7 +144,12 @@ fn like_but_for_space(content: &[u8], text: &[u8]) -> Vec<usize> {
         return Vec::new();
     }
     let there: Vec<(usize, Vec<u8>)> = lines(content).map(|(at, line)| (at, bare(line))).collect();
-    let is_like = |window: &&[(usize, Vec<u8>)]| window.iter().map(|(_, line)| line).eq(&wanted);
+    let mut compared = 0;
+    let mut is_like = |(_, line): &(usize, Vec<u8>), wanted: &Vec<u8>| {
+        compared += 1;
+        compared <= LINES_COMPARED_MAX && line == wanted
+    };
+    let is_like = |window: &&[(usize, Vec<u8>)]| window.iter().zip(&wanted).all(|(line, wanted)| is_like(line, wanted));
     there.windows(wanted.len()).filter(is_like).map(|window| window[0].0).take(EXCERPTS_MAX).collect()
 }
 

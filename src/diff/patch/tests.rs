@@ -95,6 +95,14 @@ fn what_a_refusal_shows_is_bounded() {
     assert!(refused.near().unwrap_or_default().len() < 4096);
 }
 
+/// Each of some hundred thousand places is like it but for the last of its twenty thousand lines.
+#[test]
+fn what_a_refusal_looks_for_is_bounded() {
+    let blank = "\n".repeat(400_000);
+    let refused = apply_anchored(blank.as_bytes(), &[hunk("", &("\n".repeat(20_000) + "x"), "", "y")]).unwrap_err();
+    assert_eq!(refused, Unpatched::Nowhere { hunk: 1, near: String::new() });
+}
+
 /// Every place of `anchor`, by looking at each.
 fn naive(content: &[u8], anchor: &[u8]) -> Vec<usize> {
     (0..=content.len()).filter(|at| content[*at..].starts_with(anchor)).collect()
