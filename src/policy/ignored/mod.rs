@@ -48,7 +48,7 @@ struct Layer {
 #[derive(Debug)]
 enum Patterns {
     Read(Gitignore),
-    /// A line that takes back could not be read: nothing in its reach counts as ignored.
+    /// It, or a line of it that takes back, could not be read: nothing in its reach counts as ignored.
     Unreadable,
 }
 
@@ -97,8 +97,14 @@ impl Layer {
     }
 }
 
-/// None when a line that takes back cannot be read; one that ignores is left out.
+/// Bytes of one file. Nobody writes longer lists, and one of wildcards takes some five hundred times its length to compile.
+const TEXT_BYTES_MAX: usize = 256 << 10;
+
+/// None when it is too long, or a line that takes back cannot be read; one that ignores is left out.
 fn compile(text: &[u8]) -> Option<Gitignore> {
+    if text.len() > TEXT_BYTES_MAX {
+        return None;
+    }
     let mut builder = GitignoreBuilder::new("");
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     for line in text.split(|byte| *byte == b'\n') {

@@ -92,6 +92,15 @@ impl Repository {
 }
 
 #[test]
+fn of_a_file_that_is_no_list_for_git_nothing_is_ignored() {
+    let of_bytes = |count: usize| [&b"target/\n"[..], &b"#".repeat(count - 8)].concat();
+    for (text, want) in [(of_bytes(TEXT_BYTES_MAX), true), (of_bytes(TEXT_BYTES_MAX + 1), false)] {
+        let scope = IgnoreScope::root(&[b"target/\n"], Some(&text));
+        assert_eq!(scope.ignores_dir(OsStr::new("target")), want, "{} bytes", text.len());
+    }
+}
+
+#[test]
 fn directories_are_ignored_as_git_ignores_them() {
     let repository = Repository::new(&[]);
     repository.git(&["config", "core.excludesFile", ".git/excludes"]);
