@@ -140,15 +140,19 @@ impl Conversation {
         (working, memory): (&Arc<AtomicUsize>, &Memory),
     ) -> Result<usize, i32> {
         let asker = self.opener.lesser(writer, &self.project);
-        {
+        let before = {
             let mut state = self.state.lock();
             match &*state {
                 State::Working => return Err(libc::EBUSY),
                 State::Released => return Err(libc::EBADF),
                 // The kernel cuts a long write into pieces.
                 State::Answered(Answer { overlong: true, read: 0, .. }) => return Ok(bytes.len()),
-                State::Answered(_) | State::Idle => *state = State::Working,
+                State::Answered(_) | State::Idle => std::mem::replace(&mut *state, State::Working),
             }
+        };
+        // Who asks again waits no more for the answer before.
+        if let State::Answered(answer) = before {
+            afterwards(answer.afterwards, &self.project);
         }
         let kept = rights::has_kept_places(&asker, &self.project);
         let max = if kept { WORKING_MAX } else { WORKING_MAX - WORKING_KEPT };

@@ -587,6 +587,17 @@ fn writers_are_waited_for_no_longer_than_a_clock_can_tell() {
 }
 
 #[test]
+fn an_unmount_whose_answer_nobody_reads_ends_the_view_by_the_next_request() {
+    let scratch = mounted_scratch!();
+    let view = small(&scratch).start();
+    let mut control = open(&view);
+    control.write_all(b"{\"v\":1,\"op\":\"unmount\"}\n").expect("the request is taken");
+    // Busy until the first is answered.
+    eventually("the next request is taken", || control.write(VERSION.as_bytes()).is_ok());
+    eventually("it is unmounted", || !view.is_mounted());
+}
+
+#[test]
 fn however_many_others_wait_the_owner_is_heard() {
     let scratch = mounted_scratch!();
     if !rustix::process::geteuid().is_root() {
