@@ -37,7 +37,11 @@ pub struct Arguments {
 pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     let check = Check::begin(desk.client()?, arguments.command, arguments.confirm)?;
     let words = check.words.as_str();
-    let tell = |took: Duration, line: &[u8]| tell_progress(words, took, line, desk);
+    let tell = |took: Duration, line: &[u8]| {
+        // The command runs on, and its end is to be recorded, whether or not somebody hears of it meanwhile.
+        drop(tell_progress(words, took, line, desk));
+        Ok(())
+    };
     let failed = |err| Failure::new(ErrorCode::Io, format!("run {words}: {err}"));
     // Who ends us ends the command, and its end is recorded.
     let signals = Termination::block_heeded().map_err(failed)?;
@@ -61,15 +65,14 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     }
 }
 
-fn tell_progress(words: &str, took: Duration, line: &[u8], desk: &Desk) -> std::io::Result<()> {
-    let told = desk.remark(|text| {
+fn tell_progress(words: &str, took: Duration, line: &[u8], desk: &Desk) -> Result<(), Failure> {
+    desk.remark(|text| {
         text.put("fettlefs: ").name(words).put(format!(" has run for {}s", took.as_secs()));
         if !line.is_empty() {
             text.put(": ").name(line);
         }
         text.put("\n");
-    });
-    told.map_err(|failure| std::io::Error::other(failure.message()))
+    })
 }
 
 fn nothing_promoted(error: ErrorBody, words: &str) -> Failure {

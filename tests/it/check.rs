@@ -306,3 +306,17 @@ assert ask(phase="promote", tested=tested)["error"]["code"] == "conflict"
     crate::harness::script::python(&scratch, view.root(), script).ok();
     view.assert_landed("new", "x\n");
 }
+
+/// It takes as long as a command runs before the first word of it.
+#[test]
+fn a_command_is_waited_for_though_nobody_hears_how_long_it_runs() {
+    let scratch = mounted_scratch!();
+    let view = held_view(&scratch);
+    let (heard, said) = std::io::pipe().expect("a pipe");
+    drop(heard);
+    let mut check = scratch.fettlefs();
+    check.current_dir(view.root()).args(["check", "--", "sleep", "16"]).stderr(said);
+    let told = crate::harness::Output::from(check.output().expect("it runs")).ok().stdout;
+    assert!(told.starts_with("fettlefs: Passed sleep 16 ("), "{told}");
+    assert_eq!(events(&view), ["check_started", "check_passed"]);
+}
