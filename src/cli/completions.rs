@@ -7,12 +7,14 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use clap::CommandFactory;
+use clap::builder::StyledStr;
 use clap_complete::CompletionCandidate;
 use clap_complete::env::{CompleteEnv, Shells};
 
 use super::{Desk, Failure, offline};
 use crate::client::{Client, Reach};
-use crate::protocol::{Exit, Op, Reply, Request};
+use crate::model::{RelPath, escape_name};
+use crate::protocol::{Backup, Exit, Op, Reply, Request};
 
 /// Set by the script, to the shell's name.
 pub(super) const VARIABLE: &str = "FETTLE_COMPLETE";
@@ -53,21 +55,19 @@ pub fn answered(argv: &[std::ffi::OsString]) -> Result<bool, clap::Error> {
 /// Ids of held changes that begin with what was typed, each with its path.
 pub fn held(typed: &OsStr) -> Vec<CompletionCandidate> {
     let Some(Reply::Status(status)) = ask(&Request::new(Op::Status)) else { return Vec::new() };
-    let offered = status.held.iter().map(|held| {
-        let path = held.path.to_string();
-        CompletionCandidate::new(held.id.as_str()).help(Some(path.into()))
-    });
+    let offered =
+        status.held.iter().map(|held| CompletionCandidate::new(held.id.as_str()).help(Some(help_of(&held.path))));
     beginning(typed, offered)
 }
 
-/// Names of backups that begin with what was typed, each with its path.
+/// Names of backups that begin with what was typed, each with its path. A shell shows a name as it is: one that a terminal
+/// would obey nobody types by this.
 pub fn backups(typed: &OsStr) -> Vec<CompletionCandidate> {
     let request = Request { limit: Some(BACKUPS_OFFERED), ..Request::new(Op::Backups) };
     let Some(Reply::Backups(reply)) = ask(&request) else { return Vec::new() };
-    let offered = reply.backups.iter().map(|backup| {
-        let path = backup.path.to_string();
-        CompletionCandidate::new(&backup.name).help(Some(path.into()))
-    });
+    let is_shown = |backup: &&Backup| escape_name(backup.name.as_bytes()) == backup.name;
+    let offered = reply.backups.iter().filter(is_shown);
+    let offered = offered.map(|backup| CompletionCandidate::new(&backup.name).help(Some(help_of(&backup.path))));
     beginning(typed, offered)
 }
 
@@ -78,10 +78,13 @@ pub fn operations(typed: &OsStr) -> Vec<CompletionCandidate> {
     let mut offered = HashSet::new();
     let candidates = reply.events.iter().filter_map(|event| {
         let operation = event.operation.as_ref().filter(|operation| offered.insert(*operation))?;
-        let path = event.path.as_ref().map(|path| path.to_string().into());
-        Some(CompletionCandidate::new(operation).help(path))
+        Some(CompletionCandidate::new(operation).help(event.path.as_ref().map(help_of)))
     });
     beginning(typed, candidates)
+}
+
+fn help_of(path: &RelPath) -> StyledStr {
+    escape_name(path.shown()).into()
 }
 
 fn beginning(typed: &OsStr, offered: impl Iterator<Item = CompletionCandidate>) -> Vec<CompletionCandidate> {

@@ -1,6 +1,6 @@
 //! Completions in a real bash, zsh and fish, and manual pages.
 
-use super::{id_of, small, work};
+use super::{NEW, OLD, id_of, small, work};
 use crate::harness::{Scratch, View, mounted_scratch};
 
 /// What bash offers after `line`, whose last word is being typed; asked of the function that the script defines.
@@ -43,6 +43,30 @@ fn bash_completes_commands_ids_backups_and_operations() {
     view.unmount();
     let refused = scratch.cli(&["completions", "tcsh"]).exits(2);
     assert!(refused.stderr.contains("tcsh"), "{}", refused.stderr);
+}
+
+#[test]
+fn nothing_is_offered_or_told_that_a_terminal_would_obey() {
+    let scratch = mounted_scratch!();
+    let name = "a\u{202e}sr.b";
+    scratch.write(name, OLD);
+    scratch.write("plain", OLD);
+    let view = small(&scratch).start();
+    view.write("plain", NEW);
+    view.write(name, NEW);
+    view.cli(&["confirm", "--all", "--yes"]).ok();
+    view.write(name, OLD);
+    // With what stands beside each, as fish is told it.
+    let offered = |line: &[&str]| {
+        let mut command = scratch.fettlefs();
+        command.env("FETTLE_COMPLETE", "fish").current_dir(view.root()).args(["--", "fettlefs"]).args(line);
+        crate::harness::Output::from(command.output().expect("it runs")).ok().stdout
+    };
+    let asked = [&["confirm", ""][..], &["rollback", ""], &["undo", ""]].map(offered);
+    let [ids, backups, operations] = &asked;
+    assert!(ids.starts_with(&format!("{}\ta\\u{{202e}}sr.b\n", id_of(&view, name))), "{ids}");
+    assert!(backups.starts_with("plain.") && !backups.contains("sr.b"), "{backups}");
+    assert!(operations.contains("\ta\\u{202e}sr.b\n") && !operations.contains('\u{202e}'), "{operations}");
 }
 
 /// The line that a real zsh at a prompt makes of `line` by the Tab key, which has `fettlefs` on its path.
