@@ -32,13 +32,14 @@ pub fn begin(request: &Request, asker: &Asker, project: &Project) -> Result<Repl
     }
     let end = pidfd_of(asker.pid).map_err(|err| failed(&format!("watch process {}: {err}", asker.pid)))?;
     let name = request.name.as_deref().unwrap_or(UNNAMED).chars().take(NAME_CHARACTERS_MAX).collect::<String>();
+    let state_dirs = project.overlay.store().dirs().outside(&project.path);
+    let state_dirs = state_dirs.map_err(|err| failed(&format!("look where state is: {err}")))?;
+    let state_dirs = state_dirs.into_iter().map(DirPath).collect();
+    // From here on nothing fails that does not end it again.
     let Some(run) = project.overlay.run_begun(asker.pid, asker.uid, &name).map_err(unrecorded)? else {
         let message = format!("{} is ending, or has a run of yours already", project.path.display());
         return Err(ErrorBody::new(ErrorCode::Busy, message));
     };
-    let state_dirs = project.overlay.store().dirs().outside(&project.path);
-    let state_dirs = state_dirs.map_err(|err| failed(&format!("look where state is: {err}")))?;
-    let state_dirs = state_dirs.into_iter().map(DirPath).collect();
     let (overlay, ask_end, runner) = (Arc::clone(&project.overlay), Arc::clone(&mounted.ask_end), asker.pid);
     let ends_with_last = mounted.keeper.is_some();
     let watch = move || {
