@@ -1,6 +1,7 @@
 //! `fettlefs init`: a project's settings file and a section for agents, each written once.
 
-use std::fs::{self, OpenOptions};
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -11,10 +12,14 @@ use serde::Serialize;
 use super::desk::Done;
 use super::mount_start::directory;
 use super::offline::unwritten;
+use super::text::Text;
+use super::words::plural;
 use super::{Desk, Failure};
 use crate::client::{ClientError, DeadMount};
+use crate::model::ChangeId;
 use crate::protocol::{ErrorCode, Exit};
 use crate::sys::file::{Meta, copy_owner, read_named, set_mode};
+use crate::sys::xattr;
 
 const SETTINGS: (&str, &str) = (".fettle.toml", include_str!("init/settings.toml"));
 const SECTION: &str = include_str!("init/section.md");
@@ -23,6 +28,9 @@ const END: &str = "<!-- fettlefs: end -->\n";
 
 /// A file longer than this nobody wrote for agents to read.
 const FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// What a file of a view bears that is held for review.
+const HELD_AS: &str = "user.fettle.id";
 
 /// What agents read. The first is made where there is none of them.
 const FOR_AGENTS: [&str; 2] = ["AGENTS.md", "CLAUDE.md"];
@@ -64,6 +72,8 @@ struct Planned {
     path: PathBuf,
     did: Did,
     content: Vec<u8>,
+    /// Once it is written in a view: what holds it back from the project.
+    held: Option<ChangeId>,
 }
 
 pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
@@ -72,34 +82,48 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
         return Err(ClientError::Stale(dead).into());
     }
     // All are looked at before one is written.
-    let planned = plan(&project)?;
+    let mut planned = plan(&project)?;
     if !arguments.dry_run {
-        for file in &planned {
+        for file in &mut planned {
             file.write().map_err(|err| unwritten(&file.path, &err))?;
         }
     }
-    let files: Vec<_> = planned.iter().map(|file| serde_json::json!({"path": file.name, "did": file.did})).collect();
+    let file = |file: &Planned| serde_json::json!({"path": file.name, "did": file.did, "held": file.held});
+    let files: Vec<_> = planned.iter().map(file).collect();
     let value = serde_json::json!({"v": 1, "ok": true, "dry_run": arguments.dry_run, "files": files});
     let has_written = !arguments.dry_run && planned.iter().any(|file| file.did != Did::Kept);
     let done = if has_written { Done::ToldBy("fettlefs init --dry-run") } else { Done::Nothing };
-    desk.answer_value(value, done, |text| {
-        let would = if arguments.dry_run { "Would have written" } else { "Wrote" };
-        match planned.iter().filter(|file| file.did != Did::Kept).count() {
-            0 => text.put("fettlefs: Nothing to do\n"),
-            1 => text.put(format!("fettlefs: {would} 1 file\n")),
-            count => text.put(format!("fettlefs: {would} {count} files\n")),
-        };
-        for file in &planned {
-            let did = match file.did {
-                Did::Made => "made   ",
-                Did::Added => "added to",
-                Did::Renewed => "renewed",
-                Did::Kept => "kept   ",
-            };
-            text.put(format!("  {did:8}  {}\n", file.name));
-        }
-    })?;
+    desk.answer_value(value, done, |text| render(&planned, arguments.dry_run, text))?;
     Ok(Exit::Done)
+}
+
+fn render(planned: &[Planned], dry_run: bool, text: &mut Text) {
+    let held: Vec<&str> = planned.iter().filter_map(|file| file.held.as_ref()).map(ChangeId::as_str).collect();
+    let changed = planned.iter().filter(|file| file.did != Did::Kept).count();
+    let wrote = if dry_run { "Would have written" } else { "Wrote" };
+    let counts = [(wrote, changed - held.len()), ("Held", held.len())];
+    for (did, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
+        text.put(format!("fettlefs: {did} {}\n", plural(count as u64, "file")));
+    }
+    if changed == 0 {
+        text.put("fettlefs: Nothing to do\n");
+    }
+    for file in planned {
+        let did = match file.did {
+            Did::Made => "made   ",
+            Did::Added => "added to",
+            Did::Renewed => "renewed",
+            Did::Kept => "kept   ",
+        };
+        text.put(format!("  {did:8}  {}", file.name));
+        if let Some(id) = &file.held {
+            text.put(format!(" (id {id})"));
+        }
+        text.put("\n");
+    }
+    if !held.is_empty() {
+        text.put(format!("To apply: fettlefs confirm {}\n", held.join(" ")));
+    }
 }
 
 fn plan(project: &Path) -> Result<Vec<Planned>, Failure> {
@@ -137,7 +161,7 @@ fn plan_file(
     if matches!(did, Did::Added | Did::Renewed) {
         check_inside(project, &path)?;
     }
-    Ok(Planned { name, path, did, content })
+    Ok(Planned { name, path, did, content, held: None })
 }
 
 /// Who made the project may have put a link there to a file of whoever works on it.
@@ -187,14 +211,25 @@ fn is_same(a: &Path, b: &Path) -> bool {
 }
 
 impl Planned {
-    fn write(&self) -> io::Result<()> {
+    fn write(&mut self) -> io::Result<()> {
         match self.did {
-            Did::Kept => Ok(()),
+            Did::Kept => return Ok(()),
             // Whoever made it meanwhile keeps it.
-            Did::Made => OpenOptions::new().write(true).create_new(true).open(&self.path)?.write_all(&self.content),
-            Did::Added | Did::Renewed => replace(&self.path, &self.content),
+            Did::Made => OpenOptions::new().write(true).create_new(true).open(&self.path)?.write_all(&self.content)?,
+            Did::Added | Did::Renewed => replace(&self.path, &self.content)?,
         }
+        self.held = held_as(&self.path)?;
+        Ok(())
     }
+}
+
+fn held_as(path: &Path) -> io::Result<Option<ChangeId>> {
+    let id = match xattr::find(File::open(path)?.as_fd(), OsStr::new(HELD_AS)) {
+        // No view's file system.
+        Err(err) if err.raw_os_error() == Some(libc::EOPNOTSUPP) => None,
+        found => found?,
+    };
+    Ok(id.and_then(|id| ChangeId::parse(str::from_utf8(&id).ok()?)))
 }
 
 /// All or nothing, and through a link. Whoever has the file keeps it, also where root does this.

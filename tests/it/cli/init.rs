@@ -3,6 +3,8 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 
+use serde_json::json;
+
 use crate::harness::{Scratch, mounted_scratch};
 
 fn did(scratch: &Scratch, arguments: &[&str]) -> Vec<String> {
@@ -27,6 +29,27 @@ fn a_project_gets_settings_and_a_section_once() {
     let view = scratch.mount();
     let notices = view.cli(&["reload", "--json"]).ok().json()["notices"].clone();
     assert_eq!(notices.as_array().map(Vec::len), Some(0), "{notices}");
+}
+
+#[test]
+fn in_a_view_what_is_held_is_not_told_as_written() {
+    let scratch = mounted_scratch!();
+    scratch.write("CLAUDE.md", "# Ours\n");
+    let view = scratch.mount_at("view");
+    let told = view.cli(&["init"]).ok().stdout;
+    let id = |path: &str| view.held().into_iter().find(|held| held.path == path).expect("it is held").id;
+    let (settings, section) = (id(".fettle.toml"), id("CLAUDE.md"));
+    let want = format!(
+        "fettlefs: Held 2 files\n  made      .fettle.toml (id {settings})\n  added to  CLAUDE.md (id {section})\n\
+         To apply: fettlefs confirm {settings} {section}\n"
+    );
+    assert_eq!(told, want);
+    assert!(!scratch.has(".fettle.toml") && scratch.read("CLAUDE.md") == "# Ours\n");
+    // What was held before is nothing that it has done.
+    view.cli(&["discard", &section]).ok();
+    let files = view.cli(&["init", "--json"]).ok().json()["files"].clone();
+    assert_eq!(files[0], json!({"path": ".fettle.toml", "did": "kept", "held": null}));
+    assert_eq!((&files[1]["did"], &files[1]["held"]), (&json!("added"), &json!(section)));
 }
 
 #[test]
