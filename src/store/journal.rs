@@ -209,16 +209,17 @@ impl Looks {
         self.give_but(&OwnLooks::default(), file)
     }
 
-    /// The same, but for what the file has of its own.
+    /// The same, but for what the file has of its own. What this process may not give to another's file is left out: that
+    /// must not keep its content from being finished or undone.
     pub fn give_but(&self, own: &OwnLooks, file: &File) -> io::Result<()> {
         let meta = Meta { uid: self.uid, gid: self.gid, ..Meta::of(file.as_fd())? };
         if !own.owner {
             file::copy_owner(&meta, file.as_fd())?;
         }
         if !own.mode {
-            file::set_mode(file.as_fd(), self.mode)?;
+            file::give_mode(file.as_fd(), self.mode)?;
         }
-        file::set_times(file.as_fd(), file::to_timespec(self.atime), file::to_timespec(self.mtime))
+        file::give_times(file.as_fd(), self.atime, self.mtime)
     }
 
     /// Which looks are the file's own where these come after `before`: those that stay. Somebody may have changed them at this

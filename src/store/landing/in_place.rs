@@ -103,7 +103,7 @@ impl Staged {
         let own = looks.map(|(old, new)| new.unchanged_since(&old)).unwrap_or_default();
         let meta = Meta::of(like.as_fd()).doing(doing)?;
         file::copy_looks_but(&own, like.as_fd(), &meta, file.as_fd()).doing(doing)?;
-        file::set_times(file.as_fd(), file::to_timespec(meta.atime), file::to_timespec(meta.mtime)).doing(doing)
+        file::give_times(file.as_fd(), meta.atime, meta.mtime).doing(doing)
     }
 
     pub(super) fn undo_rewrite(

@@ -1,7 +1,8 @@
 //! Files with two names, which a landing writes in place: stopped in the middle by a kill, a power cut or somebody else.
 
 use std::fs::{File, FileTimes};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, chown};
+use std::process::Command;
 
 use super::*;
 
@@ -212,6 +213,47 @@ fn one_that_is_not_synced() {
     assert_eq!(steps.failed(), 1);
     assert_eq!(bench.recover().unwrap().finished, [path("a")], "its intent is still there");
     assert_eq!(content(&bench, "b"), large("new"));
+}
+
+const BY_GROUP: &str = "FETTLE_REWRITE_BY_GROUP";
+
+#[test]
+fn a_file_of_another_owner_is_written_in_place_by_whom_its_group_lets() {
+    assert_passes_as_nobody("store::tests::in_place::one_of_another_owner", (BY_GROUP, "1"));
+}
+
+/// Not a test by itself: the test above starts it as root, and most of it is done by an ordinary user. Mode and times are for
+/// the file's owner to give; its content is not.
+#[test]
+fn one_of_another_owner() {
+    let Some(_) = std::env::var_os(BY_GROUP) else { return };
+    let mut landed = Bench::new();
+    let mut torn = Bench::new();
+    let mut undone = Bench::new();
+    for bench in [&landed, &torn, &undone] {
+        std::fs::write(bench.path("a"), "").unwrap();
+        let given = Command::new("chown").args(["-R", "65534:65534"]).arg(bench.dir.path()).status().unwrap();
+        assert!(given.success());
+        chown(bench.path("a"), Some(0), None).unwrap();
+        std::fs::set_permissions(bench.path("a"), Permissions::from_mode(0o664)).unwrap();
+    }
+    become_nobody().unwrap();
+
+    let applied = rewriting(&landed).promise(Epilogue::default()).unwrap().apply().unwrap();
+    assert_eq!(content(&landed, "b"), new());
+    drop(applied);
+    assert_eq!((content(&landed, "b"), landed.store().halted()), (old(), None));
+    assert!(landed.recover().unwrap().is_nothing());
+
+    promise(rewriting(&torn));
+    std::fs::write(torn.path("b"), &new()[..20]).unwrap();
+    assert_eq!(torn.recover().unwrap().finished, [path("a")]);
+    assert_eq!(content(&torn, "b"), new());
+
+    with_a_file_of_somebodys(&undone);
+    std::fs::write(undone.path("b"), &new()[..20]).unwrap();
+    assert_eq!(undone.recover().unwrap().foreign, [path("c")]);
+    assert_eq!(content(&undone, "b"), old());
 }
 
 /// It came before the landing, and does not go with it.

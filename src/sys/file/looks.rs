@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::fs::{self, Mode};
 
 use super::{Meta, set_times, to_timespec};
-use crate::model::{Acl, Looks};
+use crate::model::{Acl, Looks, Timestamp};
 use crate::sys::xattr;
 
 /// Works on `O_PATH` descriptors too, which `fchmod` refuses.
@@ -30,7 +30,7 @@ pub fn set_owner(fd: BorrowedFd<'_>, uid: Option<u32>, gid: Option<u32>) -> io::
 /// What the caller may not give (another owner, a `trusted` attribute) is left out, as `cp -p` does.
 pub fn copy_metadata(from: BorrowedFd<'_>, meta: &Meta, to: BorrowedFd<'_>) -> io::Result<()> {
     copy_looks(from, meta, to)?;
-    set_times(to, to_timespec(meta.atime), to_timespec(meta.mtime))
+    give_times(to, meta.atime, meta.mtime)
 }
 
 /// Which of its looks a file has of its own. They stay when it gets those of another.
@@ -90,7 +90,24 @@ pub fn copy_looks_but(own: &OwnLooks, from: BorrowedFd<'_>, meta: &Meta, to: Bor
     let changed = owner | xattr::copy(from, to, &own.xattrs)?;
     let mode = if own.mode { now.mode } else { meta.mode };
     // Last: an owner takes set-id bits away, and a list changes the bits of the group.
-    if changed || now.mode != mode { set_mode(to, mode) } else { Ok(()) }
+    if changed || now.mode != mode { give_mode(to, mode) } else { Ok(()) }
+}
+
+/// Where it may be given: that is for the owner, and whoever else may write a file leaves it as it is.
+pub fn give_mode(to: BorrowedFd<'_>, mode: u32) -> io::Result<()> {
+    unless_refused(set_mode(to, mode))
+}
+
+/// The same of times. One who writes has given the file those of his writing.
+pub fn give_times(to: BorrowedFd<'_>, access: Timestamp, modification: Timestamp) -> io::Result<()> {
+    unless_refused(set_times(to, to_timespec(access), to_timespec(modification)))
+}
+
+fn unless_refused(given: io::Result<()>) -> io::Result<()> {
+    match given {
+        Err(err) if err.raw_os_error() == Some(libc::EPERM) => Ok(()),
+        other => other,
+    }
 }
 
 /// An unprivileged daemon cannot give files away; it then keeps the group if it can, and its own uid.
@@ -104,10 +121,7 @@ fn give_owner(meta: &Meta, now: &Meta, to: BorrowedFd<'_>) -> io::Result<bool> {
         return Ok(false);
     }
     let given = match set_owner(to, Some(meta.uid), Some(meta.gid)) {
-        Err(err) if err.raw_os_error() == Some(libc::EPERM) => match set_owner(to, None, Some(meta.gid)) {
-            Err(err) if err.raw_os_error() == Some(libc::EPERM) => Ok(()),
-            other => other,
-        },
+        Err(err) if err.raw_os_error() == Some(libc::EPERM) => unless_refused(set_owner(to, None, Some(meta.gid))),
         other => other,
     };
     given.map(|()| true)
