@@ -4,6 +4,7 @@
 //! read and compared: an entry is claimed instead. What was judged is what lands: when a write came in between, the entry
 //! stays as it is until that writer is done.
 
+use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,13 +18,14 @@ use super::side::Side;
 use super::uppers::{Recorded, Upper};
 use super::{Error, Overlay, Result, State};
 use crate::hooks::Answer;
-use crate::model::{BackupKind, ChangeId, Reason, RelPath, Stamp};
+use crate::model::{BackupKind, ChangeId, Reason, RelPath, Stamp, Timestamp};
 use crate::protocol::EventName;
 use crate::store::{
     self, Base, Below, Durability, Effect, Epilogue, EventDraft, Fate, FileLooks, Kept, Landing, PathEffect, UpperId,
     UpperRow, What, Writer,
 };
 use crate::sys::file::{self, FileKind, Meta};
+use crate::sys::tree::Place;
 use crate::sys::xattr;
 
 /// What became of a write.
@@ -389,6 +391,9 @@ impl Overlay {
         drop(state);
         if !is_same {
             self.shows_anew(path);
+        } else if new.meta.zip(now).is_some_and(|(shown, now)| looks_and_time(&shown) != looks_and_time(&now)) {
+            // What could not be given.
+            self.tell_landed(path);
         }
         if job.synced {
             // The row was made durable with the content. It must be gone before the content is.
@@ -466,21 +471,12 @@ impl Overlay {
             return Ok(());
         }
         self.part_nameless_from(&theirs)?;
-        let place = self.lower.place(path)?;
-        let doing = || format!("change attributes of {path}");
-        if (ours.uid, ours.gid) != (theirs.uid, theirs.gid) {
-            place.set_owner(Some(ours.uid), Some(ours.gid)).doing(doing)?;
+        let dressed = dress(&self.lower.place(path)?, row, (new, &ours), (present, &theirs));
+        match dressed {
+            // Those of another's file are not an ordinary user's to give, and its bytes are what he wanted them to be.
+            Err(err) if err.kind() == ErrorKind::PermissionDenied && !file::is_own(&theirs) => Ok(()),
+            dressed => dressed.doing(|| format!("change attributes of {path}")),
         }
-        let has_own = row.looks.as_ref().is_none_or(FileLooks::has_own_xattrs);
-        let attributes = match (&new.file, &present.file) {
-            (Some(ours), Some(theirs)) if has_own => xattr::copy(ours.as_fd(), theirs.as_fd(), &[]).doing(doing)?,
-            (_, _) => false,
-        };
-        // Last: the bits of the group are a list's mask, and without that list rights of the group.
-        if attributes || ours.mode != theirs.mode {
-            place.set_mode(ours.mode).doing(doing)?;
-        }
-        place.set_times(file::to_timespec(ours.atime), file::to_timespec(ours.mtime)).doing(doing)
     }
 
     /// Whether a file from before the session goes by being renamed here.
@@ -569,6 +565,31 @@ impl Overlay {
         let same_names = state.uppers.get(job.row.id).is_some_and(|upper| upper.row.names == job.row.names);
         same_names && state.is_still(job.row.id, &job.row.names[0], job.open.as_ref(), job.version)
     }
+}
+
+/// The looks of `new` for the same bytes at `place`, but for those that are lower's.
+fn dress(
+    place: &Place,
+    row: &UpperRow,
+    (new, ours): (&Side, &Meta),
+    (present, theirs): (&Side, &Meta),
+) -> io::Result<()> {
+    // A copy has not the owner of what it was copied from where this process cannot give it that.
+    let has_own = |has: fn(&FileLooks) -> bool| row.looks.as_ref().is_none_or(has);
+    if has_own(FileLooks::has_own_owner) && (ours.uid, ours.gid) != (theirs.uid, theirs.gid) {
+        place.set_owner(Some(ours.uid), Some(ours.gid))?;
+    }
+    let files = new.file.as_ref().zip(present.file.as_ref()).filter(|_| has_own(FileLooks::has_own_xattrs));
+    let attributes = files.map_or(Ok(false), |(ours, theirs)| xattr::copy(ours.as_fd(), theirs.as_fd(), &[]))?;
+    // Last: the bits of the group are a list's mask, and without that list rights of the group.
+    if attributes || ours.mode != theirs.mode {
+        place.set_mode(ours.mode)?;
+    }
+    place.set_times(file::to_timespec(ours.atime), file::to_timespec(ours.mtime))
+}
+
+fn looks_and_time(meta: &Meta) -> (u32, u32, u32, Timestamp) {
+    (meta.mode, meta.uid, meta.gid, meta.mtime)
 }
 
 /// Whether somebody was at work below at the very moment of a landing. What is written in place was closed for that: whatever

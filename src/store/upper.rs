@@ -198,6 +198,11 @@ impl FileLooks {
         Self { alone: true, ..Self::default() }
     }
 
+    /// Whether it has an owner of its own, whatever lower's file has.
+    pub fn has_own_owner(&self) -> bool {
+        self.alone || self.own.owner
+    }
+
     /// Whether it has, or lacks, attributes whatever lower's file has.
     pub fn has_own_xattrs(&self) -> bool {
         self.alone || !self.own.xattrs.is_empty()

@@ -241,7 +241,12 @@ const READ_BY_OWNER: u32 = 0o400;
 
 /// Whether its mode keeps this process, its owner, from reading it: each [`reopen_quietly`] gives it another `ctime`.
 pub fn is_kept_from_owner(meta: &Meta) -> bool {
-    meta.is_file() && meta.uid == rustix::process::geteuid().as_raw() && meta.mode & READ_BY_OWNER == 0
+    meta.is_file() && is_own(meta) && meta.mode & READ_BY_OWNER == 0
+}
+
+/// Whether this process is its owner.
+pub fn is_own(meta: &Meta) -> bool {
+    meta.uid == rustix::process::geteuid().as_raw()
 }
 
 /// Opens the file behind a descriptor once more, with other flags; `O_PATH` and unlinked ones too.

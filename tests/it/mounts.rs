@@ -516,6 +516,37 @@ fn a_user_mounts_with_fusermount3_and_unmounts() {
     assert_eq!(said[said.len() - 2..], ["100", "LINE 1"], "{output:?}");
 }
 
+/// That another owns what he writes, or a group that he is not in, is no fault while he changes nothing.
+#[test]
+fn a_user_saves_the_same_bytes_where_another_owns_them() {
+    let scratch = mounted_scratch!();
+    let files = ["written", "replaced", "grouped"];
+    files.iter().for_each(|name| scratch.write(name, lines(10)));
+    fs::set_permissions(scratch.root(), fs::Permissions::from_mode(0o755)).expect("a mode");
+    for place in ["project", "home", "home/.config"] {
+        std::os::unix::fs::chown(scratch.root().join(place), Some(65534), Some(65534)).expect("an owner");
+    }
+    for (name, owner) in files.into_iter().zip([(0, 65534), (0, 0), (65534, 33)]) {
+        let path = scratch.project().join(name);
+        std::os::unix::fs::chown(&path, Some(owner.0), Some(owner.1)).expect("an owner");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o664)).expect("a mode");
+    }
+    let work = "$ROOT/fettlefs mount $PROJECT && cp $PROJECT/written $ROOT/home/same && cd $PROJECT
+        for name in written grouped; do cat $ROOT/home/same > $name; stat -c \"%u:%g %a\" $name; done
+        cp $ROOT/home/same new && mv new replaced && $ROOT/fettlefs status | grep landed
+        cd / && $ROOT/fettlefs unmount $PROJECT > /dev/null && cd $PROJECT && stat -c \"%u:%g %a\" *";
+    let script = format!(
+        "cp $FETTLEFS fettlefs; mknod -m 666 fuse c 10 229 && mount --bind fuse /dev/fuse &&
+        exec setpriv --reuid 65534 --regid 65534 --clear-groups sh -ec '{work}'"
+    );
+    let output = in_own_namespace(&scratch, &script).ok();
+    let said: Vec<_> = output.stdout.lines().filter(|line| !line.starts_with("fettlefs: ")).collect();
+    let (written, grouped) = ("0:65534 664", "65534:33 664");
+    assert_eq!(said, [written, grouped, grouped, "0:0 664", written], "{output:?}");
+    // What was renamed came by a name of its own.
+    assert!(output.stdout.contains("; 1 landed, 0 held"), "{output:?}");
+}
+
 #[test]
 fn a_user_undoes_a_mode_that_keeps_him_from_reading() {
     let scratch = mounted_scratch!();
