@@ -87,7 +87,7 @@ impl Overlay {
     /// Two renames in one: each to a name that the other leaves. No content is lost by it, and both paths remember what
     /// they had. What would have to be judged at its new path the caller copies.
     fn exchange_with_dir(&self, file: &End, dir: &End, caller: &Caller) -> Result<Vec<UpperId>> {
-        self.check_in_its_own_place(file)?;
+        self.check_in_its_own_place(&file.path, &file.origin)?;
         let kind = file.kind().unwrap_or(FileKind::Regular);
         let action = self.action_by(&dir.path, kind, &self.writer(caller));
         let carried = self.survey(&[Move { from: &dir.path, to: &file.path }], caller)?;
@@ -101,8 +101,8 @@ impl Overlay {
     }
 
     fn exchange_judged(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
-        self.check_in_its_own_place(from)?;
-        self.check_in_its_own_place(to)?;
+        self.check_in_its_own_place(&from.path, &from.origin)?;
+        self.check_in_its_own_place(&to.path, &to.origin)?;
         self.set_apart(&[from, to])?;
         let by = self.doer(caller);
         let [from_changed, to_changed] = [from, to].map(|end| self.changed_at(end));

@@ -44,6 +44,7 @@ impl Overlay {
             return Err(Error::Errno(libc::EXDEV));
         }
         let origin = self.origin(&source)?;
+        self.check_in_its_own_place(&source, &origin)?;
         if kind.is_special() {
             // What has no content is not judged, and a copy of it would be another pipe or socket.
             return match waiting.is_some() || matches!(origin, Origin::Upper(..)) {

@@ -65,7 +65,9 @@ impl Overlay {
     fn parting(&self, path: &RelPath, row: &UpperRow) -> Result<Option<Parting>> {
         let further = row.names.iter().find(|name| *name != path);
         let is_base = || -> Result<bool> {
-            Ok(*path == row.names[0] && self.lower.exists(path).doing(|| format!("stat {path}"))?)
+            let below = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+            // A directory is nothing that content is a change of: it goes with what is in it, or stays.
+            Ok(*path == row.names[0] && below.is_some_and(|meta| !meta.is_dir()))
         };
         if further.is_some() && !is_base()? {
             return Ok(Some(Parting::Unmade));

@@ -219,7 +219,7 @@ impl Overlay {
         if from.path == to.path || self.same_file(from, to) {
             return Ok(());
         }
-        self.check_in_its_own_place(from)?;
+        self.check_in_its_own_place(&from.path, &from.origin)?;
         let both_pass = from.action == Action::Pass && to.action == Action::Pass;
         if let (Origin::Lower(meta), true, false) = (&from.origin, is_special(&from.origin), both_pass) {
             return self.rename_special(from, to, meta, caller);
@@ -342,9 +342,9 @@ impl Overlay {
     }
 
     /// What took the place of a directory that waits to be removed is judged with it: the caller copies.
-    pub(super) fn check_in_its_own_place(&self, end: &End) -> Result<()> {
-        let Origin::Upper(..) = end.origin else { return Ok(()) };
-        let below = self.lower.stat(&end.path).doing(|| format!("stat {}", end.path))?;
+    pub(super) fn check_in_its_own_place(&self, path: &RelPath, origin: &Origin) -> Result<()> {
+        let Origin::Upper(..) = origin else { return Ok(()) };
+        let below = self.lower.stat(path).doing(|| format!("stat {path}"))?;
         match below.is_some_and(|meta| meta.is_dir()) {
             true => Err(Error::Errno(libc::EXDEV)),
             false => Ok(()),

@@ -977,6 +977,58 @@ fn what_stands_for_a_removed_directory_does_not_change_places_with_another() {
     }
 }
 
+/// Lower still has the directory at that name, and would have given it the other, with all that is in it.
+#[test]
+fn what_stands_for_a_removed_directory_gets_no_further_name() {
+    for rule in ["", "[[rule]]\nmatch = \"d/**\"\naction = \"hold\"\n"] {
+        for is_symlink in [false, true] {
+            let mut bench = Bench::new();
+            bench.put("d/f", &lines(100));
+            bench.put(".fettle.toml", rule);
+            bench.remount();
+            bench.unlink("d/f");
+            bench.rmdir("d").unwrap();
+            match is_symlink {
+                true => drop(bench.view().symlink(ROOT, OsStr::new("d"), OsStr::new("e"), &ME).unwrap()),
+                false => bench.save("d", "a file\n"),
+            }
+            let linked = bench.view().link(bench.node("d").unwrap(), ROOT, OsStr::new("e"), &ME);
+            assert_eq!(linked.unwrap_err().code(), libc::EXDEV);
+            bench.unlink("d");
+            let below = vec![".fettle.toml".to_owned(), "d".to_owned()];
+            assert_eq!((bench.lower("d/f"), bench.lower_names()), (Some(lines(100)), below));
+            assert_eq!(bench.view().check().unwrap().0, []);
+        }
+    }
+}
+
+/// Somebody has put it there since: it is nothing that the change was made of.
+#[test]
+fn a_directory_below_does_not_go_to_a_further_name_of_what_was_held_in_its_place() {
+    for is_removed in [true, false] {
+        let bench = Bench::new();
+        bench.put("s", &lines(100));
+        bench.put("other", &lines(3));
+        bench.save("s", &changed(100, 90));
+        bench.view().link(bench.node("s").unwrap(), ROOT, OsStr::new("t"), &ME).unwrap();
+        std::fs::remove_file(bench.lower_path("s")).unwrap();
+        bench.put("s/f", &lines(50));
+        match is_removed {
+            true => bench.unlink("s"),
+            false => bench.rename("other", "s"),
+        }
+        assert_eq!(
+            (bench.lower("s/f"), bench.lower("t"), bench.read("t")),
+            (Some(lines(50)), None, Some(changed(100, 90)))
+        );
+        assert_eq!(bench.read("s"), (!is_removed).then(|| lines(3)));
+        assert_eq!(bench.view().check().unwrap().0, []);
+        let ids: Vec<ChangeId> = bench.held().into_iter().map(|row| row.held.unwrap().id).collect();
+        bench.view().discard(&ids, &Review::default()).unwrap();
+        assert_eq!((bench.read("s/f"), bench.read("t")), (Some(lines(50)), None));
+    }
+}
+
 /// The kernel looked at a name, and another file was renamed over it before it asked: whether that landed or waits, the request
 /// is one of the old file, and so of nothing that anybody sees.
 #[test]
