@@ -7,9 +7,7 @@ use super::mount::{Approve, OnHold, SettingFlags, Window};
 use super::{Failure, completions, read, run};
 use crate::overlay::RuleSource;
 use crate::policy::settings::{Key, Layer, SettingsError};
-use crate::store::{BACKUP_VARIABLE, Location, STAGE_VARIABLE};
-
-const STATE_VARIABLE: &str = "FETTLE_STATE_DIR";
+use crate::store::{BACKUP_VARIABLE, Location, STAGE_VARIABLE, STATE_VARIABLE};
 
 /// Letters in which a variable may differ from one that was meant: of more it is another program's.
 const MISSPELT_MAX: usize = 2;

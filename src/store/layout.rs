@@ -25,7 +25,7 @@ use rustix::fs::{self, FlockOperation, Mode, OFlags};
 
 use super::content::open_kept;
 use super::upper::UpperId;
-use super::{Context, Error, Result, elsewhere};
+use super::{Context, Error, Result, elsewhere, renames};
 use crate::model::RelPath;
 use crate::protocol::INSTANCE_FILE as INSTANCE;
 use crate::sys::RenameFlags;
@@ -33,7 +33,8 @@ use crate::sys::file::{self, Meta};
 use crate::sys::tree::{Place, Tree};
 
 pub const STATE_DIR_NAME: &str = ".fettle";
-/// The variables by which a person says where content is to be.
+/// The variables by which a person says where state, and of that content, is to be.
+pub const STATE_VARIABLE: &str = "FETTLE_STATE_DIR";
 pub const STAGE_VARIABLE: &str = "FETTLE_STAGE_DIR";
 pub const BACKUP_VARIABLE: &str = "FETTLE_BACKUP_DIR";
 const STAGE: &str = "stage";
@@ -64,6 +65,12 @@ impl Location {
     /// Which of those that are given for content names a place; one that both name is upper's.
     pub(super) fn variable(&self, place: &Path) -> &'static str {
         if self.stage.as_deref() == Some(place) { STAGE_VARIABLE } else { BACKUP_VARIABLE }
+    }
+
+    /// The place given for upper content, and the variable that gives it; none where it stands in the project.
+    pub fn given_for_stage(&self) -> Option<(&Path, &'static str)> {
+        let state = || self.state.as_deref().map(|state| (state, STATE_VARIABLE));
+        self.stage.as_deref().map(|stage| (stage, STAGE_VARIABLE)).or_else(state)
     }
 
     /// The state directory of the project at `lower`, there already or not, as messages name it: by its whole path.
@@ -333,6 +340,7 @@ fn instance(state: &OwnedFd, location: &Location, description: &str) -> Result<S
         (Some(_) | None, Some(_)) => Err(io::Error::other("it is not the state that was here before"))
             .doing(|| format!("open state directory {description}")),
         (None, None) => {
+            renames::check_in(state.as_fd(), &format!("state directory {description}"))?;
             let name = super::landing::random_suffix();
             // Somebody may have made it by hand.
             fs::fchmod(state, PRIVATE_DIR).map_err(io::Error::from).doing(|| format!("make {description} private"))?;

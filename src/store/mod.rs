@@ -33,6 +33,7 @@ mod operations;
 mod purge;
 mod readings;
 mod recovery;
+mod renames;
 mod reserve;
 mod room;
 mod runs;
@@ -65,12 +66,13 @@ pub use inspections::{Depth, Inspection};
 pub use journal::{Epilogue, Fate, Landed};
 pub use landing::{Applied, Durability, Landing, NewContent, Promised, StepOutcome};
 pub use layout::{
-    BACKUP_VARIABLE, HolderNote, Location, Lock, STAGE_VARIABLE, STATE_DIR_NAME, StateDirs, TEMP_PREFIX, holder_note,
-    is_temp_name, read_instance,
+    BACKUP_VARIABLE, HolderNote, Location, Lock, STAGE_VARIABLE, STATE_DIR_NAME, STATE_VARIABLE, StateDirs,
+    TEMP_PREFIX, holder_note, is_temp_name, read_instance,
 };
 pub use operations::{DirLooks, Effect, Inode, NodeLooks, Operation, PathEffect, Version};
 pub use readings::{Baseline, Counted, MeterRow, Reader};
 pub use recovery::Recovered;
+pub use renames::check_renames;
 pub use room::{Nameless, Room};
 pub use upper::{Base, Below, FileLooks, Held, Kept, NewUpper, UpperFile, UpperId, UpperRow, What, Writer};
 pub use verdicts::Verdict;

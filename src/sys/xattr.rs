@@ -106,6 +106,36 @@ pub fn copy(from: BorrowedFd<'_>, to: BorrowedFd<'_>, spared: &[Vec<u8>]) -> io:
     Ok(any)
 }
 
+/// What programs can give files, and its name in words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gift {
+    Attributes,
+    AccessLists,
+}
+
+impl Gift {
+    pub const ALL: [Self; 2] = [Self::Attributes, Self::AccessLists];
+
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Attributes => "extended attributes (user.*)",
+            Self::AccessLists => "access control lists",
+        }
+    }
+
+    /// Whether files can have it on the file system of `fd`: it answers otherwise to who asks for one that is not there.
+    pub fn is_had(self, fd: BorrowedFd<'_>) -> io::Result<bool> {
+        let name = match self {
+            Self::Attributes => "user.fettle.none",
+            Self::AccessLists => ACCESS_ACL,
+        };
+        match find(fd, OsStr::new(name)) {
+            Err(err) if err.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(false),
+            asked => asked.map(|_| true),
+        }
+    }
+}
+
 /// The names of those that programs have set.
 pub fn list_set(fd: BorrowedFd<'_>) -> io::Result<Vec<OsString>> {
     Ok(list(fd)?.into_iter().filter(|name| is_programs(name)).collect())

@@ -479,6 +479,28 @@ fn root_at_a_users_mount_is_told_that_it_is_shut() {
 }
 
 #[test]
+fn content_does_not_wait_where_it_would_lose_attributes_that_the_project_has() {
+    let scratch = mounted_scratch!();
+    let script = "mkdir -p ram view && mount -t ramfs ram ram && mkdir ram/project
+        for variable in FETTLE_STAGE_DIR FETTLE_STATE_DIR; do
+            env $variable=$ROOT/ram/made/later $FETTLEFS mount $PROJECT; echo $?
+        done
+        ls -A $PROJECT ram
+        export FETTLE_STAGE_DIR=$ROOT/ram/made/later
+        $FETTLEFS mount ram/project view > /dev/null && echo new > view/a && cat ram/project/a; $FETTLEFS unmount view";
+    let output = in_own_namespace(&scratch, script).ok();
+    let project = scratch.project();
+    let found = format!("2\n2\n{}:\n\nram:\nproject\nnew\nfettlefs: Unmounted\n", project.display());
+    assert_eq!(output.stdout, found, "{}", output.stderr);
+    for variable in ["FETTLE_STAGE_DIR", "FETTLE_STATE_DIR"] {
+        let said = format!(
+            "files in [project] can have extended attributes (user.*), and in [scratch]/ram/made/later ({variable}) cannot"
+        );
+        assert!(scratch.normalise(&output.stderr).contains(&said), "{}", scratch.normalise(&output.stderr));
+    }
+}
+
+#[test]
 fn state_on_a_read_only_file_system_is_not_called_damaged() {
     let scratch = mounted_scratch!();
     scratch.mount().unmount();

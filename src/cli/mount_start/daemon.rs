@@ -346,6 +346,9 @@ fn open_overlay(plan: &Plan) -> Result<(Lock, Overlay, Recovered)> {
     // Before anything is made: a mount that is refused for its settings leaves no state.
     let policy = Policy::load(&lower, &plan.source);
     let policy = policy.map_err(|err| ErrorBody::new(ErrorCode::BadRequest, err.to_string()))?;
+    if plan.is_first_start() {
+        store::check_renames(&lower, &plan.location).map_err(store_failure)?;
+    }
     if plan.location.state.is_none() {
         hide_from_git(&plan.project);
     }

@@ -18,6 +18,7 @@ use crate::protocol::{ErrorCode, Op, Reply, Request, STATE_DIRECTORY, VersionRep
 use crate::store::{self, Location};
 use crate::sys::mount::{self, FS_TYPE, MountEntry, UnmountMode, is_death};
 use crate::sys::parcel::Parcel;
+use crate::sys::xattr::Gift;
 
 const PLACE: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
@@ -75,6 +76,7 @@ impl Plan {
         self.check_state_directories()?;
         self.check_other_mounts()?;
         self.reach_project()?;
+        self.check_attributes_are_kept()?;
         self.check_again()
     }
 
@@ -194,6 +196,34 @@ impl Plan {
             }
             if self.audience == Audience::Everyone && place.starts_with(&self.mountpoint) {
                 return lies_in("mountpoint", state, &self.mountpoint);
+            }
+        }
+        Ok(())
+    }
+
+    /// What lands looks like the copy that it was written to. Where that cannot have what the project's files have, each small
+    /// edit would take it from them; without its access list a file lends its group what was the list's mask.
+    fn check_attributes_are_kept(&self) -> Result<(), Failure> {
+        let Some((stage, variable)) = self.location.given_for_stage() else { return Ok(()) };
+        let failed = |path: &Path| {
+            let what = format!("look what attributes files in {} can have", path.display());
+            move |err| told(&what, err)
+        };
+        let lower = self.open_lower().map_err(failed(&self.project))?;
+        // Made later where it is missing, on the file system of what it will lie in.
+        let made = resolved(stage);
+        let there = made.ancestors().find(|path| path.exists()).unwrap_or(&made);
+        let opened = std::fs::File::open(there).map_err(failed(there))?;
+        for gift in Gift::ALL {
+            let is_had = gift.is_had(lower.as_fd()).map_err(failed(&self.project))?;
+            if is_had && !gift.is_had(opened.as_fd()).map_err(failed(there))? {
+                return Err(refused(format!(
+                    "files in {} can have {}, and in {} ({variable}) cannot: what lands would lose them; choose a \
+                     directory on another file system",
+                    self.project.display(),
+                    gift.words(),
+                    stage.display(),
+                )));
             }
         }
         Ok(())
