@@ -88,9 +88,9 @@ impl Store {
     }
 
     /// The removal of an upper file reached the disk, that of its row did not. Left alone, the row would hide what lower
-    /// has. Only where upper is on the project's own disk: another that is missing is no loss yet.
+    /// has. Only where upper is on the project's own disk, and was: another that is missing is no loss yet.
     fn drop_rows_without_content(&self, recovered: &mut Recovered) -> Result<()> {
-        if !self.dirs.has_own_stage() {
+        if !self.dirs.has_own_stage() || !self.knows_places()? {
             return Ok(());
         }
         for row in self.load_upper()?.into_iter().filter(|row| row.what != What::Whiteout) {

@@ -206,7 +206,7 @@ impl super::Store {
     /// was to replace: a power cut may have left its row and not its bytes. Where it is kept elsewhere, what is missing is
     /// no loss yet.
     pub(super) fn drop_damaged_content(&self) -> Result<()> {
-        if !self.dirs.has_own_content() {
+        if !self.dirs.has_own_content() || !self.knows_places()? {
             return Ok(());
         }
         let needed = self.content_of_rows()?;

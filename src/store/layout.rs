@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 use rustix::fs::{self, FlockOperation, Mode, OFlags};
 
 use super::content::open_kept;
+use super::places::Places;
 use super::upper::UpperId;
 use super::{Context, Error, Result, elsewhere, renames};
 use crate::model::RelPath;
@@ -90,10 +91,7 @@ pub struct StateDirs {
     state: OwnedFd,
     stage: Arc<OwnedFd>,
     content: Arc<OwnedFd>,
-    /// Upper content is within the state directory, not in a place given for it.
-    own_stage: bool,
-    /// The same of large content.
-    own_content: bool,
+    places: Places,
     /// See [`Location::known`].
     is_known: bool,
     description: String,
@@ -115,9 +113,8 @@ impl StateDirs {
         let stage = within(&location.stage, STAGE)?;
         let content = within(&location.backups, CONTENT)?;
         let (stage, content) = (Arc::new(stage), Arc::new(content));
-        let (own_stage, own_content) = (location.stage.is_none(), location.backups.is_none());
         let is_known = location.known.is_some();
-        let dirs = Self { state, stage, content, own_stage, own_content, is_known, description };
+        let dirs = Self { state, stage, content, places: Places::of(location), is_known, description };
         dirs.hide_from_git()?;
         Ok(dirs)
     }
@@ -137,12 +134,18 @@ impl StateDirs {
         self.state.as_fd()
     }
 
-    pub fn has_own_stage(&self) -> bool {
-        self.own_stage
+    pub(super) fn places(&self) -> &Places {
+        &self.places
     }
 
+    /// Whether upper content is within the state directory, not in a place given for it.
+    pub fn has_own_stage(&self) -> bool {
+        self.places.stage.is_none()
+    }
+
+    /// The same of large content.
     pub fn has_own_content(&self) -> bool {
-        self.own_content
+        self.places.content.is_none()
     }
 
     /// Whether there was state before, so that what is missing is lost.

@@ -30,6 +30,7 @@ mod journal;
 mod landing;
 mod layout;
 mod operations;
+mod places;
 mod purge;
 mod readings;
 mod recovery;

@@ -83,6 +83,7 @@ impl Store {
     }
 
     fn recover_once(&self, lower: &Tree, recovered: &mut Recovered) -> Result<()> {
+        self.check_places()?;
         let project = self.follow_device(lower)?;
         self.record_done()?;
         self.dirs.restore_modes()?;

@@ -1,6 +1,7 @@
 //! Recovery of landings that a killed process left in the middle: forgotten here, so that nothing undoes them.
 
 mod in_place;
+mod places;
 mod raise;
 mod several;
 
