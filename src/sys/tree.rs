@@ -3,6 +3,9 @@
 //! No name that leads out of the tree is ever followed: not `..`, not a symlink, not a mount on top of the path. A path
 //! may be longer than `PATH_MAX`; it is then walked in pieces.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -187,13 +190,21 @@ pub fn list(dir: BorrowedFd<'_>) -> io::Result<Vec<DirEntry>> {
         if name == b"." || name == b".." {
             continue;
         }
-        entries.push(DirEntry {
-            name: OsString::from_vec(name.to_vec()),
-            inode: entry.ino(),
-            kind: FileKind::from_type(entry.file_type()),
-        });
+        let name = OsString::from_vec(name.to_vec());
+        // Meanwhile gone, it is none.
+        let Some(kind) = kind_in_listing(dir, &name, entry.file_type())? else { continue };
+        entries.push(DirEntry { name, inode: entry.ino(), kind });
     }
     Ok(entries)
+}
+
+/// Not all file systems tell it by a listing: some never, some not of all entries. A directory that is taken for a file
+/// would be walked past.
+fn kind_in_listing(dir: BorrowedFd<'_>, name: &OsStr, told: fs::FileType) -> io::Result<Option<FileKind>> {
+    match told {
+        fs::FileType::Unknown => Ok(present(Meta::at(dir, name))?.map(|meta| meta.kind)),
+        told => Ok(Some(FileKind::from_type(told))),
+    }
 }
 
 impl<'a> StatInTurn<'a> {

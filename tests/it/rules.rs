@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::harness::script::python;
-use crate::harness::{Scratch, mounted_scratch};
+use crate::harness::{Disk, Scratch, mounted_scratch};
 
 /// What every way works on: `ICE` stands for the directory that a rule is for, beside it lies what nobody keeps.
 const PROJECT: [(&str, &str); 7] = [
@@ -229,4 +229,22 @@ fn what_waits_for_review_waits_under_every_name_of_the_file() {
         assert_eq!(scratch.read(path), crate::harness::lines(100), "{path}");
         assert_eq!(view.only_held().reason, reason);
     }
+}
+
+#[test]
+fn rules_hold_where_a_listing_does_not_tell_directories_from_files() {
+    let mut scratch = mounted_scratch!();
+    let _disk = scratch.put_disk_below(|point| Disk::ext4_without_types(point, 64));
+    frozen(&scratch, "freeze");
+    let view = scratch.mount_at("view");
+    let script = "
+raises('EPERM', os.rename, 'up', 'elsewhere')
+kinds = {entry.name: entry.is_dir(follow_symlinks=False) for entry in os.scandir('up/ice')}
+assert kinds == {'file': False, 'two': False, 'sub': True, 'empty': True}, kinds
+os.makedirs('x/workflows')
+put('x/workflows/ci.yml', b'run: anything\\n')
+os.rename('x', '.github')
+";
+    python(&scratch, view.root(), script).ok();
+    assert_eq!(view.only_held().path, ".github/workflows/ci.yml");
 }

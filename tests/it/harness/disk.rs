@@ -24,6 +24,12 @@ impl Disk {
         disk
     }
 
+    /// The same, whose listings tell no file types.
+    pub fn ext4_without_types(point: &Path, megabytes: u64) -> Self {
+        let make = ["mkfs.ext4", "-q", "-O", "^has_journal,^filetype,^metadata_csum"];
+        Self::of_image(point, megabytes, &make, "loop")
+    }
+
     /// xfs in a file beside it, as small as there is one. Full, it has no place for another file either.
     pub fn xfs(point: &Path) -> Self {
         Self::of_image(point, 300, &["mkfs.xfs", "-q"], "loop")
