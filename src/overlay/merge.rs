@@ -77,9 +77,9 @@ impl Overlay {
         new: &Side,
         refuse: impl Fn(Option<String>) -> ErrorBody,
     ) -> Reviewed<Side> {
-        let base = base.filter(|kept| !kept.symlink).map(|kept| self.store.content_file(kept.digest)).transpose();
+        // What is too large to be read at once is no text, as on the other sides.
+        let base = base.filter(|kept| !kept.symlink).map(|kept| self.store.content(kept.digest)).transpose();
         let base = base.map_err(|err| failed(path, &err.into()))?.flatten();
-        let base = base.map(|file| file::read_all(&file)).transpose().map_err(|err| failed(path, &err.into()))?;
         let (Some(base), Some(ours), Some(theirs)) = (base, &present.bytes, &new.bytes) else {
             return Err(refuse(None));
         };

@@ -152,3 +152,19 @@ fn the_parts_of_a_huge_change_are_read_piece_by_piece() {
     in_view(&view, &read);
     in_view(&view, &format!("grep -q '^Binary files' .fettle/held/{id}/diff"));
 }
+
+#[test]
+fn a_change_of_what_is_huge_and_was_edited_below_is_no_merge() {
+    let scratch = mounted_scratch!();
+    scratch.write(".fettle.toml", "[[rule]]\nmatch = \"*.img\"\naction = \"hold\"\n");
+    put_sparse(&scratch, "a.img");
+    let view = scratch.mount_at("view");
+    in_view(&view, "printf HELLO | dd of=a.img conv=notrunc status=none");
+    let below = OpenOptions::new().write(true).open(scratch.lower().join("a.img")).expect("open it below");
+    below.write_all_at(b"outside", TIB).expect("room for a block");
+    let daemon = view.daemon_pid();
+    let refused = view.cli(&["confirm", "a.img"]).exits(5);
+    assert!(refused.stderr.contains("was changed below"), "{}", refused.stderr);
+    assert_eq!(view.daemon_pid(), daemon);
+    look_around(&scratch);
+}
