@@ -23,6 +23,7 @@ use super::layout::{self, Location, open_despite_mode, open_outside, replace_who
 use super::upper::UpperId;
 use super::{Context, Error, Result};
 use crate::model::{Digest, Timestamp};
+use crate::protocol::DirPath;
 use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::tree::{self, Place};
 use crate::sys::{Mode, OFlags};
@@ -43,7 +44,8 @@ struct Owner {
     device: u64,
     /// What the file system calls itself: most keep that when they get another device number.
     file_system: u64,
-    path: PathBuf,
+    #[serde(flatten)]
+    path: DirPath,
 }
 
 impl Owner {
@@ -51,7 +53,7 @@ impl Owner {
         let meta = Meta::of(state.as_fd())?;
         let path = std::fs::read_link(format!("/proc/self/fd/{}", state.as_raw_fd()))?;
         let file_system = fs::fstatvfs(state)?.f_fsid;
-        Ok(Self { inode: meta.inode, btime: meta.btime, device: meta.device, file_system, path })
+        Ok(Self { inode: meta.inode, btime: meta.btime, device: meta.device, file_system, path: DirPath(path) })
     }
 
     /// Whether it is the same directory, moved on its file system or seen under another device number. One that did both is
@@ -135,7 +137,7 @@ fn note_in(dir: &Arc<OwnedFd>) -> Place {
 fn whose(noted: Option<&Owner>, owner: &Owner) -> Whose {
     match noted {
         Some(noted) if noted.is(owner) => Whose::Ours,
-        Some(noted) => Whose::Others(format!("it belongs to the state directory {}", noted.path.display())),
+        Some(noted) => Whose::Others(format!("it belongs to the state directory {}", noted.path.0.display())),
         None => Whose::Others("it does not say whose it is".to_owned()),
     }
 }

@@ -484,7 +484,8 @@ pub(super) fn open_outside(path: &Path) -> Result<OwnedFd> {
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct HolderNote {
     pub pid: u32,
-    pub mountpoint: Option<PathBuf>,
+    /// As messages name it, so that any path can be noted.
+    pub mountpoint: Option<String>,
 }
 
 /// How long whoever holds the lock is waited for: a command that works without a mount has it for a moment, and must not
@@ -531,7 +532,7 @@ pub fn holder_note(lower: &Tree, location: &Location) -> Option<HolderNote> {
 
 fn holder_of(lower: &Tree, location: &Location) -> String {
     match holder_note(lower, location) {
-        Some(HolderNote { pid, mountpoint: Some(path) }) => format!("pid {pid}, mounted on {}", path.display()),
+        Some(HolderNote { pid, mountpoint: Some(path) }) => format!("pid {pid}, mounted on {path}"),
         Some(HolderNote { pid, mountpoint: None }) => format!("pid {pid}, working without a mount"),
         None => "another process".to_owned(),
     }

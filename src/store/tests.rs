@@ -1147,6 +1147,16 @@ fn content_kept_by_name_stays_where_something_is_based_on_it() {
     }
 }
 
+#[test]
+fn a_holder_is_noted_wherever_it_is_mounted() {
+    let bench = Bench::new();
+    for mountpoint in ["/view", "/\u{fffd}"] {
+        let note = HolderNote { pid: 7, mountpoint: Some(mountpoint.to_owned()) };
+        bench.store().write_holder(&note).unwrap();
+        assert_eq!(holder_note(&bench.lower, &Location::default()), Some(note));
+    }
+}
+
 const AS_NOBODY: &str = "FETTLE_STORE_AS_NOBODY";
 
 #[test]

@@ -1,6 +1,8 @@
 //! How a mount comes, stands and goes: both kinds, other users, refusals, crashes (SPEC §2, §10).
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -863,4 +865,26 @@ fn a_daemon_that_could_hardly_open_a_file_is_refused() {
     mount.arg("--nofile=24:24").arg(scratch.fettlefs().get_program()).arg("mount").arg(scratch.project());
     refused(&mount.output().expect("prlimit").into(), 1, &["needs 64 open files, and may have 24", "ulimit -n"]);
     assert!(mounts_below(&scratch.project()).is_empty() && !scratch.has(".fettle"));
+}
+
+#[test]
+fn a_project_is_worked_on_by_a_path_of_any_bytes() {
+    let scratch = mounted_scratch!();
+    let [project, view] = [&b"pro\xff"[..], b"view\xff"].map(|name| scratch.root().join(OsStr::from_bytes(name)));
+    [&project, &view].iter().for_each(|dir| fs::create_dir(dir).expect("a directory"));
+    fs::write(project.join("a"), lines(200)).expect("a file");
+    let run = |words: &[&OsStr]| -> Output {
+        let mut command = scratch.fettlefs();
+        command.current_dir(scratch.root()).env("FETTLE_STAGE_DIR", scratch.root().join("stage")).args(words);
+        command.output().expect("the built program runs").into()
+    };
+    let status = || run(&["-C".as_ref(), project.as_os_str(), "status".as_ref()]).ok().stdout;
+    run(&["mount".as_ref(), project.as_os_str(), view.as_os_str()]).ok();
+    fs::write(view.join("a"), "all new\n".repeat(200)).expect("a save");
+    assert!(status().contains("1 held"), "{}", status());
+    let again = run(&["mount".as_ref(), project.as_os_str(), scratch.root().join("home").as_os_str()]);
+    assert!(again.exits(5).stderr.contains("view"));
+    run(&["unmount".as_ref(), view.as_os_str()]).ok();
+    eventually("the daemon is gone", || scratch.daemons().is_empty());
+    assert!(status().contains("1 held"), "{}", status());
 }

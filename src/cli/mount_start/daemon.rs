@@ -368,7 +368,7 @@ fn open_overlay(plan: &Plan) -> Result<(Lock, Overlay, Recovered)> {
     if plan.options.read_only {
         overlay.stop_writing("mounted read-only (-o ro)");
     }
-    let note = HolderNote { pid: std::process::id(), mountpoint: Some(plan.mountpoint.clone()) };
+    let note = HolderNote { pid: std::process::id(), mountpoint: Some(plan.mountpoint.display().to_string()) };
     overlay.store().write_holder(&note).map_err(store_failure)?;
     Ok((lock, overlay, recovered))
 }

@@ -1,7 +1,10 @@
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
 use super::*;
 
 fn owner(inode: u64, device: u64, file_system: u64, path: &str) -> Owner {
-    Owner { inode, btime: Timestamp::default(), device, file_system, path: path.into() }
+    Owner { inode, btime: Timestamp::default(), device, file_system, path: DirPath(path.into()) }
 }
 
 #[test]
@@ -23,5 +26,16 @@ fn a_state_directory_is_known_where_it_was_moved_or_renumbered_and_its_copies_ar
         ),
     ] {
         assert_eq!(noted.is(&now), want, "{what}");
+    }
+}
+
+#[test]
+fn an_owner_is_noted_as_before_and_by_any_path() {
+    let noted = r#"{"inode":7,"btime":{"seconds":0,"nanoseconds":0},"device":1,"file_system":11,"path":"/p"}"#;
+    assert_eq!(serde_json::to_string(&owner(7, 1, 11, "/p")).unwrap(), noted);
+    for path in [&b"/p"[..], b"/\xff/.fettle"] {
+        let owner = Owner { path: DirPath(OsStr::from_bytes(path).into()), ..owner(7, 1, 11, "") };
+        let noted = serde_json::to_vec(&owner).unwrap();
+        assert_eq!(serde_json::from_slice::<Owner>(&noted).unwrap(), owner);
     }
 }
