@@ -47,7 +47,7 @@ impl GivenAway<'_> {
         }
         self.entries.push((id, digest));
         let store = &self.overlay.store;
-        Ok(store.vitally(|| store.stage_by_name(id, digest, side.size))?)
+        Ok(store.vitally(|| store.stage_by_name(id, digest, side.size))?.ok_or(full)?)
     }
 }
 
@@ -210,7 +210,7 @@ impl Overlay {
                 Err(err) if err.is_full() => given_away.stage(change, &mut side, err).map(Some),
                 staged => staged.map_err(Error::from),
             };
-            let content = staged.map_err(fault)?;
+            let content = staged.map_err(|err| self.failed_in_room(path, &err))?;
             let digest = content.as_ref().map(|content| content.digest);
             let effect = discarded(&change.row, &side, digest).map_err(fault)?;
             if let Some(content) = content {

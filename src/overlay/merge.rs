@@ -96,10 +96,7 @@ impl Overlay {
     /// Merged content as a file that can be landed, with the metadata of what lower has.
     pub(super) fn merged_side(&self, path: &RelPath, merged: &[u8]) -> Reviewed<Side> {
         use std::io::Write;
-        let fault = |err: Error| {
-            let failed = failed(path, &err);
-            ErrorBody { message: failed.message + &self.room_wanted(&err), ..failed }
-        };
+        let fault = |err: Error| self.failed_in_room(path, &err);
         let upper = self.store.create_upper(0o600).map_err(|err| fault(err.into()))?;
         let write = || -> Result<Side> {
             let lower = self.lower.open_to_read(path)?;

@@ -134,7 +134,9 @@ impl Overlay {
         let is_closed = state.open_of(row.id, &row.names[0]).is_none();
         match row.held.as_ref().and_then(|held| held.new) {
             Some(digest) if is_judged && is_closed && side.is_file() => {
-                self.store.vitally_for_programs(|| self.store.stage_by_name(row.id, digest, side.size))
+                let by_name =
+                    self.store.vitally_for_programs(|| self.store.stage_by_name(row.id, digest, side.size))?;
+                by_name.ok_or(full)
             }
             Some(_) | None => Err(full),
         }

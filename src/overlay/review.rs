@@ -349,6 +349,12 @@ impl Overlay {
         }
     }
 
+    /// Why something of a path failed that needs room.
+    pub(super) fn failed_in_room(&self, path: &RelPath, err: &Error) -> ErrorBody {
+        let failed = failed(path, err);
+        ErrorBody { message: failed.message + &self.room_wanted(err), ..failed }
+    }
+
     pub(super) fn give_back(&self, taken: &[Taken]) {
         let mut state = self.state.lock();
         for change in taken {

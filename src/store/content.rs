@@ -66,19 +66,24 @@ impl super::Store {
     }
 
     /// Makes the file of an upper entry kept content by one more name, for a disk that is too full for a copy. From then
-    /// on nobody may write to it.
-    pub fn stage_by_name(&self, id: UpperId, digest: Digest, size: u64) -> Result<StagedContent> {
+    /// on nobody may write to it. None where what is kept stands on another file system.
+    pub fn stage_by_name(&self, id: UpperId, digest: Digest, size: u64) -> Result<Option<StagedContent>> {
         let doing = || format!("keep {size} bytes of content by name");
         // Before it has its name: from here on no purge takes the name away.
         self.note_use(digest);
-        let kept = self.dirs.content_place(&digest.to_string())?;
-        match self.dirs.stage_place(id)?.link(&kept) {
+        let (kept, upper) = (self.dirs.content_place(&digest.to_string())?, self.dirs.stage_place(id)?);
+        match upper.link(&kept) {
+            Err(err) if err.raw_os_error() == Some(libc::EXDEV) => return Ok(None),
             // The same bytes are kept already.
-            Err(err) if err.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(err) if err.kind() == io::ErrorKind::AlreadyExists => {
+                if !is_kept(&kept, digest, size).doing(doing)? {
+                    link_over(&upper, &kept).doing(doing)?;
+                }
+            }
             linked => linked.doing(doing)?,
         }
         self.unsynced.note_content(digest);
-        Ok(StagedContent { digest, size, inline: None })
+        Ok(Some(StagedContent { digest, size, inline: None }))
     }
 
     /// Takes back [`Self::stage_by_name`], with the row of a landing that was promised and has not come to pass. What anything
@@ -126,7 +131,7 @@ impl super::Store {
         copy_content: impl FnOnce(&File, &File) -> io::Result<()>,
     ) -> Result<StagedContent> {
         let doing = || format!("keep {size} bytes of content");
-        let temp = self.dirs.content_place(&format!("new-{}", super::landing::random_suffix()))?;
+        let temp = self.dirs.content_place(&passing_name())?;
         let copy = temp.create(OFlags::RDWR, Mode::RUSR | Mode::WUSR).map(File::from).doing(doing)?;
         let digest = copy_content(source, &copy).and_then(|()| file::digest(&copy));
         let digest = match digest {
@@ -280,6 +285,22 @@ fn is_kept(place: &Place, digest: Digest, size: u64) -> io::Result<bool> {
     let is_sound = || open_kept(place).and_then(|kept| file::digest(&kept)).is_ok_and(|found| found == digest);
     // By its length most that is damaged is told unread.
     Ok(place.stat()?.is_some_and(|meta| meta.is_file() && meta.size == size) && is_sound())
+}
+
+/// Gives a file the name of what is kept and damaged.
+fn link_over(upper: &Place, kept: &Place) -> io::Result<()> {
+    let temp = kept.sibling(passing_name());
+    upper.link(&temp)?;
+    temp.rename(kept, RenameFlags::empty()).inspect_err(|_| {
+        if let Err(err) = temp.unlink() {
+            log::error!("remove a name of content: {err}");
+        }
+    })
+}
+
+/// Of a file that is about to be kept, or to go: what is left of such the next start removes.
+pub(super) fn passing_name() -> String {
+    format!("new-{}", super::landing::random_suffix())
 }
 
 fn check_is(digest: Digest, found: Digest) -> Result<()> {

@@ -225,7 +225,7 @@ impl Store {
 
     /// None where the content had no file.
     fn set_aside(&self, digest: Digest) -> Result<Option<String>> {
-        let name = format!("new-{}", super::landing::random_suffix());
+        let name = content::passing_name();
         let (place, aside) = (self.dirs.content_place(&digest.to_string())?, self.dirs.content_place(&name)?);
         match place.rename(&aside, RenameFlags::NOREPLACE) {
             Ok(()) => Ok(Some(name)),

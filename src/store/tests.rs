@@ -1133,7 +1133,7 @@ fn content_kept_by_name_stays_where_something_is_based_on_it() {
         let content = [7; 100_000];
         file.write_all(&content).unwrap();
         let (id, digest) = (new.keep(), Digest::of(&content));
-        let kept = bench.store().stage_by_name(id, digest, content.len() as u64).unwrap();
+        let kept = bench.store().stage_by_name(id, digest, content.len() as u64).unwrap().unwrap();
         bench.store().keep_content(&kept).unwrap();
         if is_base {
             let base = Base { content: Some(Kept { digest, symlink: false }), ..Base::of(Below::Nothing) };
@@ -1145,6 +1145,43 @@ fn content_kept_by_name_stays_where_something_is_based_on_it() {
         assert_eq!(bench.store().has_content(digest).unwrap(), is_base);
         assert_eq!(bench.path(&format!(".fettle/content/{digest}")).exists(), is_base);
     }
+}
+
+#[test]
+fn content_kept_by_name_takes_the_place_of_what_is_damaged_alone() {
+    let bench = Bench::new();
+    let UpperFile { new, mut file } = bench.store().create_upper(0o644).unwrap();
+    let content = [7; 100_000];
+    file.write_all(&content).unwrap();
+    let (id, digest) = (new.keep(), Digest::of(&content));
+    let kept = bench.path(&format!(".fettle/content/{digest}"));
+    let keep_by_name = || bench.store().stage_by_name(id, digest, content.len() as u64).unwrap().unwrap();
+    let inode = |path: &PathBuf| std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(path).unwrap());
+    std::fs::write(&kept, content).unwrap();
+    let sound = inode(&kept);
+    keep_by_name();
+    assert_eq!(inode(&kept), sound);
+    for damage in [vec![], vec![8; 100_000]] {
+        std::fs::remove_file(&kept).unwrap();
+        std::fs::write(&kept, damage).unwrap();
+        keep_by_name();
+        assert_eq!(inode(&kept), inode(&bench.path(&format!(".fettle/stage/{id}"))));
+        assert_eq!(std::fs::read(&kept).unwrap(), content);
+    }
+    assert_eq!(std::fs::read_dir(bench.path(".fettle/content")).unwrap().count(), 1, "no name is left");
+}
+
+/// A place in memory is on another.
+#[test]
+fn content_is_not_kept_by_name_across_file_systems() {
+    let Ok(elsewhere) = tempfile::tempdir_in("/dev/shm") else { return };
+    let mut bench = Bench::new();
+    let location = Location { stage: Some(elsewhere.path().to_owned()), ..Location::default() };
+    bench.store = Some(Store::open(&bench.lower, &location).unwrap());
+    let UpperFile { new, mut file } = bench.store().create_upper(0o644).unwrap();
+    file.write_all(&[7; 100_000]).unwrap();
+    let kept = bench.store().stage_by_name(new.keep(), Digest::of(&[7; 100_000]), 100_000).unwrap();
+    assert!(kept.is_none());
 }
 
 #[test]

@@ -13,9 +13,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::content::open_kept;
+use super::content::{open_kept, passing_name};
 use super::halt::Halt;
-use super::landing::random_suffix;
 use super::layout::StateDirs;
 use super::{Context, Result};
 use crate::model::Digest;
@@ -100,7 +99,7 @@ impl Unsynced {
             log::error!("kept content {digest} is lost: it could not be written to the disk");
             return Ok(());
         }
-        let temp = self.place(format!("new-{}", random_suffix()));
+        let temp = self.place(passing_name());
         let copy = temp.create(OFlags::RDWR, Mode::RUSR | Mode::WUSR).map(File::from)?;
         let to = Overwritten { file: &copy, was: None, written: &Cell::default() };
         // Byte by byte: a clone would have the blocks that are bad.

@@ -409,6 +409,27 @@ fn a_full_disk_is_named_to_who_decides() {
     view.unmount();
 }
 
+/// What waits there has no second name here by which it could be kept.
+#[test]
+fn a_full_disk_is_told_where_what_is_held_stands_on_another() {
+    let mut scratch = mounted_scratch!();
+    let _disk = scratch.put_disk_below(|point| Disk::memory(point, "24m"));
+    let large = |line: &str| format!("{line}\n").repeat(60_000);
+    ["a", "b"].iter().for_each(|path| scratch.write(path, large("old")));
+    let view = scratch.mounting().at("view").env("FETTLE_STAGE_DIR", scratch.root().join("stage")).start();
+    ["a", "b"].iter().for_each(|path| view.write(path, large("new")));
+    let filler = scratch.lower().join("filler");
+    fill(&filler);
+    let refused = view.cli(&["discard", "a"]).exits(1).stderr;
+    assert!(refused.contains("No space left") && refused.contains("make room on"), "{refused}");
+    let refused = fs::remove_file(view.path("b")).expect_err("there is no room for a backup");
+    assert_eq!(refused.raw_os_error(), Some(libc::ENOSPC));
+    fs::remove_file(&filler).expect("make room");
+    view.cli(&["discard", "a"]).ok();
+    view.cli(&["rollback", "a"]).ok();
+    view.unmount();
+}
+
 /// What a daemon that was killed leaves is in the log, all of it in a project's first session.
 #[test]
 fn a_state_that_has_lost_its_database_or_its_log_is_refused_and_left_as_it_is() {
