@@ -503,7 +503,9 @@ impl Overlay {
         }
         self.store.vitally(|| self.store.end_session(&draft))?;
         self.store.forget_uses();
-        self.store.vitally(|| self.store.purge(&self.policy().settings.backups, &self.needed_content()))?;
+        // Asked before there is need of the room that is kept: who has the state may be waiting for that.
+        let (limits, needed) = (self.policy().settings.backups, self.needed_content());
+        self.store.vitally(|| self.store.purge(&limits, &needed))?;
         self.store.vitally(|| self.store.rotate_events(LOG_BYTES_MAX))?;
         self.store.vitally(|| self.store.forget_boot(&self.lower))?;
         Ok(self.store.vitally(|| self.store.checkpoint())?)

@@ -98,7 +98,7 @@ impl Waiting {
         self.wake_recorder();
     }
 
-    fn push_row(&mut self, row: UpperRow) {
+    pub(super) fn push_row(&mut self, row: UpperRow) {
         self.rows.push(row);
         self.rows_came = true;
         self.wake_recorder();

@@ -4,6 +4,9 @@
 //! somebody has staged or opened a moment ago, for that may be about to be named. [`Store::note_use`] comes before the
 //! content gets its place, and a purge looks and takes under the same lock, so that one of the two sees the other.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
@@ -207,8 +210,11 @@ impl Store {
 
     /// Gives the names under which files wait for their removal.
     fn take_away(&self, orphans: &[Digest], begun: Instant) -> Result<Vec<String>> {
+        // On a full disk that waits for whoever writes in the room that is kept, and who does may be about to note a use.
+        // What comes to wait after it is promised still.
+        self.record_waiting()?;
         let used = self.purging.used.lock();
-        let mut database = self.reading()?;
+        let mut database = self.database.lock();
         let promised = promised_in(&database, self.dirs.describe())?;
         let is_used =
             |digest: &Digest| used.get(digest).is_some_and(|at| begun.saturating_duration_since(*at) < USE_MAX);

@@ -8,13 +8,16 @@
 //! Rows stay, and so does the log that they come by, until it is moved. So whoever has written here has a log that is worth
 //! it moved, which gives the room back; and what programs do has a share of the room that leaves enough for a person.
 
+#[cfg(test)]
+mod tests;
+
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
 use rustix::fs::FallocateFlags;
 
 use super::{Error, Result, Store};
@@ -63,9 +66,10 @@ impl Share {
 
 pub(super) struct Reserve {
     dir: OwnedFd,
-    /// Guarded by itself: one lets it go at a time, so that nobody takes it again while another writes in its room. Taken
-    /// before the mover of the log and the database.
-    in_use: Mutex<()>,
+    /// Guarded by itself: one lets it go at a time, so that nobody takes it again while another writes in its room. Who does
+    /// may need room for a part of what he does, and is let in again. Taken before the mover of the log, what was used and the
+    /// database; after the state of the view.
+    in_use: ReentrantMutex<()>,
     /// As of when it was last taken.
     has_bytes: AtomicU64,
     /// A long log, which may take as much room again when it is moved.
@@ -74,10 +78,12 @@ pub(super) struct Reserve {
     is_refused: AtomicBool,
 }
 
-/// The room while somebody writes in it; taken again, as far as there is room, when this is dropped.
+/// The room while somebody writes in it; taken again, as far as there is room, when he leaves it.
 pub(super) struct Used<'a> {
     reserve: &'a Reserve,
-    _in_use: MutexGuard<'a, ()>,
+    /// For a part of what is done in it: it is left with the whole.
+    is_part: bool,
+    _in_use: ReentrantMutexGuard<'a, ()>,
 }
 
 impl Reserve {
@@ -85,7 +91,7 @@ impl Reserve {
     pub fn open(state: OwnedFd) -> Self {
         let reserve = Self {
             dir: state,
-            in_use: Mutex::new(()),
+            in_use: ReentrantMutex::new(()),
             has_bytes: AtomicU64::default(),
             log_bytes: AtomicU64::default(),
             is_refused: AtomicBool::default(),
@@ -107,7 +113,7 @@ impl Reserve {
 
     /// Takes what there is room for again, unless somebody writes in it.
     pub fn refill(&self) {
-        if let Some(_in_use) = self.in_use.try_lock() {
+        if let Some(_in_use) = self.try_enter() {
             self.take();
         }
     }
@@ -115,7 +121,7 @@ impl Reserve {
     /// From now on there is room for moving a log of that length, too. One that has been moved needs none.
     pub fn cover(&self, log_bytes: u64) {
         self.log_bytes.store(log_bytes, Ordering::Relaxed);
-        let Some(_in_use) = self.in_use.try_lock() else { return };
+        let Some(_in_use) = self.try_enter() else { return };
         if self.has_bytes.load(Ordering::Relaxed) > self.wanted()
             && let Err(err) = self.shrink(self.wanted())
         {
@@ -132,7 +138,13 @@ impl Reserve {
     }
 
     fn enter(&self) -> Used<'_> {
-        Used { reserve: self, _in_use: self.in_use.lock() }
+        let is_part = self.in_use.is_owned_by_current_thread();
+        Used { reserve: self, is_part, _in_use: self.in_use.lock() }
+    }
+
+    /// None while anybody writes in it, be it this thread.
+    fn try_enter(&self) -> Option<ReentrantMutexGuard<'_, ()>> {
+        if self.in_use.is_owned_by_current_thread() { None } else { self.in_use.try_lock() }
     }
 
     fn wanted(&self) -> u64 {
@@ -224,7 +236,9 @@ impl Used<'_> {
 
 impl Drop for Used<'_> {
     fn drop(&mut self) {
-        self.reserve.take();
+        if !self.is_part {
+            self.reserve.take();
+        }
     }
 }
 
@@ -278,6 +292,9 @@ impl Store {
                     self.database.lock().widen_log(PIECE_BYTES);
                     work()
                 });
+                if room.is_part {
+                    return worked;
+                }
                 self.shorten_log(&room, share);
                 drop(room);
                 if !self.reserve.is_whole() {
