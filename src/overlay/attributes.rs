@@ -55,18 +55,19 @@ impl Overlay {
         if let Some(meta) = self.meta_of_replaced(node)? {
             return Ok(meta);
         }
-        match origin? {
+        let origin = origin?;
+        if self.state.lock().has_lost(node, &path, &origin) {
+            return match self.drop_lost_name(node, &path)? {
+                next if next == path => Err(Error::Errno(libc::ENOENT)),
+                _ => self.meta_of(node),
+            };
+        }
+        match origin {
             // Who has a file open that somebody has replaced below reads on in that: with the size of what has come he would
             // see it end elsewhere.
             Origin::Lower(meta) if self.is_open_on_another(node, &meta) => self.meta_of_unlinked(node),
             // The kernel takes a node that becomes something else for broken.
             Origin::Lower(meta) | Origin::Upper(_, meta) if meta.kind == kind => Ok(meta),
-            Origin::Nothing | Origin::Hidden(_) if self.state.lock().nodes.has_several_paths(node) => {
-                match self.drop_lost_name(node, &path)? {
-                    next if next == path => Err(Error::Errno(libc::ENOENT)),
-                    _ => self.meta_of(node),
-                }
-            }
             // Who stands in it asks by no name that could be looked up anew.
             _ if kind == FileKind::Directory => Err(Error::Errno(libc::ENOENT)),
             // Removed or replaced below, or by a program that has not come to take the name from it.

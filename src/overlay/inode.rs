@@ -75,13 +75,16 @@ impl Overlay {
 
     /// The inode whose attributes are those of a node.
     pub(super) fn inode_of(&self, node: NodeId) -> Result<Inode> {
-        let (path, kind, left) = {
+        let path = match self.path_there(node) {
+            Err(err) if err.code() == libc::ENOENT => None,
+            path => Some(path?),
+        };
+        let (kind, left) = {
             let state = self.state.lock();
             let found = state.nodes.get(node)?;
-            let path = state.nodes.path(node).ok();
             let left = || state.open_file(node).or_else(|| found.left().map(Left::file));
             let left = if path.is_none() { left() } else { None };
-            (path, found.kind, left)
+            (found.kind, left)
         };
         let Some(path) = path else {
             let left = left.ok_or(Error::Errno(libc::ESTALE))?;

@@ -19,6 +19,7 @@ impl Overlay {
     /// A second name for a file. A change that is held or being written takes the name along (SPEC §4.7).
     pub fn link(&self, node: NodeId, parent: NodeId, name: &OsStr, caller: &Caller) -> Result<Entry> {
         self.check_may_write(caller)?;
+        self.check_asked_name(node)?;
         let _acting = self.acting([parent, self.parent_of(node)]);
         let path = self.new_path(parent, name)?;
         // Without a path it may be what the kernel still takes the name for: by this it looks once more.

@@ -48,6 +48,7 @@ impl Overlay {
         caller: &Caller,
         change: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
+        self.check_asked_name(node)?;
         let _acting = self.acting_on(node);
         let changing = match looks.is_empty() {
             true => self.claim_at(node)?.map(|claimed| Changing { claimed, was: None }),

@@ -136,9 +136,11 @@ impl Overlay {
                 continue;
             }
             let entered = self.enter(&mut state, (parent, name, &path), &origin)?;
+            let mut left = Vec::new();
             let found = match entered {
                 Some((node, meta)) => {
                     state.nodes.looked_up(node);
+                    left = state.leave_former_names(node, (parent, name), &origin);
                     state.nodes.note_told(node, &meta.stamp(), asked);
                     let holds = state.holds(node, &meta, Watched { parent: watched, itself });
                     Found::Entry(Entry { node, attributes: state.nodes.attributes(node, meta, holds) })
@@ -150,6 +152,7 @@ impl Overlay {
                 // Not every look is one of the kernel's, which would know by the answer.
                 self.tell(|observer| observer.entry_changed(parent, name));
             }
+            left.iter().for_each(|(parent, name)| self.tell_left(*parent, name));
             return Ok(found);
         }
     }
@@ -453,6 +456,7 @@ impl Overlay {
 
     /// The target of a symlink.
     pub fn read_symlink(&self, node: NodeId) -> Result<OsString> {
+        self.check_asked_name(node)?;
         let (path, upper) = {
             let state = self.state.lock();
             let path = state.nodes.path(node)?;

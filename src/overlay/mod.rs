@@ -49,6 +49,7 @@ mod link;
 mod looks;
 mod looks_change;
 mod lookup;
+mod lost_names;
 mod make;
 mod merge;
 mod nodes;

@@ -437,6 +437,11 @@ impl Nodes {
         is_it
     }
 
+    /// Whether who opens what is at a path comes for the second time.
+    pub fn was_told_replaced(&self, path: &RelPath) -> bool {
+        self.told_replaced.contains(path)
+    }
+
     /// Whether that is news. Of opens that never came again nothing is to stay for good.
     fn tell_replaced(&mut self, path: RelPath) -> bool {
         if self.told_replaced.len() >= TOLD_REPLACED_MAX {

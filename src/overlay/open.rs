@@ -179,7 +179,8 @@ impl Overlay {
         loop {
             let epoch = {
                 let mut state = self.state.lock();
-                if state.nodes.take_lost_name(node) {
+                // Whoever was told already that another file is there has looked since, and comes by this name.
+                if !state.nodes.was_told_replaced(path) && state.nodes.take_lost_name(node) {
                     return Err(Error::Errno(libc::ESTALE));
                 }
                 state.epoch
@@ -202,7 +203,8 @@ impl Overlay {
             let has_others = state.nodes.has_several_paths(node);
             let is_there = state.is_to_be_opened(node, path, &origin);
             drop(state);
-            if is_there && !(has_others && self.drop_other_lost_names(node, path)?) {
+            // Where another of its names leads elsewhere by now, it may have been found by that.
+            if is_there && !(has_others && self.drop_lost_names(node, Some(path))?) {
                 return Ok(Some(Look { epoch, origin, file }));
             }
             if has_others && !is_there {
@@ -210,21 +212,6 @@ impl Overlay {
             }
             return Err(Error::Errno(libc::ESTALE));
         }
-    }
-
-    /// The kernel does not say by which name it has found a node. Where another one of it leads elsewhere by now, that may be
-    /// the one. Gives whether there was any.
-    fn drop_other_lost_names(&self, node: NodeId, path: &RelPath) -> Result<bool> {
-        let mut lost = false;
-        let paths = self.state.lock().nodes.paths(node)?;
-        for other in paths.iter().filter(|other| *other != path) {
-            let origin = self.origin(other)?;
-            if !self.state.lock().is_to_be_opened(node, other, &origin) {
-                self.drop_lost_name(node, other)?;
-                lost = true;
-            }
-        }
-        Ok(lost)
     }
 
     /// By which of its names the kernel has found a node that has lost one nobody knows. When it looks again, the node is to
@@ -235,22 +222,6 @@ impl Overlay {
             // It is found by none: the kernel's next look gives another node.
             Err(_) => Ok(()),
         }
-    }
-
-    /// Something else is at a path of a node that has others, or nothing: it has lost that name below. Gives its first path
-    /// then.
-    pub(super) fn drop_lost_name(&self, node: NodeId, path: &RelPath) -> Result<RelPath> {
-        let (parent, next) = {
-            let mut state = self.state.lock();
-            if state.nodes.at(path) == Some(node) {
-                state.nodes.unname_path(path);
-            }
-            (path.parent().and_then(|dir| state.nodes.at(&dir)), state.nodes.path(node))
-        };
-        if let (Some(parent), Some(name)) = (parent, path.name()) {
-            self.tell(|observer| observer.entry_changed(parent, name));
-        }
-        next
     }
 
     /// None where the view has something else there or has it open, or lower has nothing that can be opened.
@@ -491,11 +462,14 @@ impl State {
     /// Whether what is at a path of a node is what is opened by it.
     fn is_to_be_opened(&mut self, node: NodeId, path: &RelPath, origin: &Origin) -> bool {
         match origin {
-            Origin::Nothing | Origin::Hidden(_) => false,
-            Origin::Lower(_) if self.upper_elsewhere(node, path).is_some() => false,
-            Origin::Lower(meta) if self.nodes.has_several_paths(node) => self.nodes.is_lower(node, meta.key()),
-            Origin::Lower(meta) => self.nodes.is_to_be_opened(node, path, meta),
-            Origin::Upper(id, _) => self.node_strayed(*id).is_none_or(|strayed| strayed == node),
+            Origin::Lower(meta)
+                if !self.nodes.has_several_paths(node) && self.upper_elsewhere(node, path).is_none() =>
+            {
+                self.nodes.is_to_be_opened(node, path, meta)
+            }
+            Origin::Nothing | Origin::Hidden(_) | Origin::Lower(_) | Origin::Upper(..) => {
+                self.leads_to(node, path, origin)
+            }
         }
     }
 }

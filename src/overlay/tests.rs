@@ -18,6 +18,7 @@ mod leaves;
 mod links;
 mod looks;
 mod looks_held;
+mod lost_names;
 mod many;
 mod meanwhile;
 mod model;
@@ -92,6 +93,14 @@ fn rename(view: &Overlay, from: (NodeId, &OsStr), to: (NodeId, &OsStr), flags: R
             drop([from, to].map(|(parent, name)| view.lookup(parent, name)));
             ask()
         }
+        done => done,
+    }
+}
+
+/// The same of what it asks about `node`, which it has found by `path`.
+fn ask<T>(bench: &Bench, node: NodeId, path: &str, act: impl Fn(NodeId) -> Result<T>) -> Result<T> {
+    match act(node) {
+        Err(Error::Errno(libc::ESTALE)) => act(bench.node(path)?),
         done => done,
     }
 }
@@ -205,11 +214,8 @@ impl Bench {
 
     /// As the kernel has it done: told that what it knows is stale, it looks at the name and asks once more.
     fn open(&self, path: &str, flags: i32) -> Result<HandleId> {
-        let ask = || Ok(self.view().open(self.node(path)?, OpenFlags::from_raw(flags), &ME)?.handle);
-        match ask() {
-            Err(Error::Errno(libc::ESTALE)) => ask(),
-            done => done,
-        }
+        let open = |node| Ok(self.view().open(node, OpenFlags::from_raw(flags), &ME)?.handle);
+        ask(self, self.node(path)?, path, open)
     }
 
     fn open_to_read(&self, node: NodeId) -> HandleId {

@@ -307,7 +307,7 @@ impl Overlay {
         }
     }
 
-    fn tell_watchers(&self, parent: NodeId, name: &OsStr) {
+    pub(super) fn tell_watchers(&self, parent: NodeId, name: &OsStr) {
         let path = self.state.lock().nodes.child_path(parent, name);
         if let Ok(path) = path {
             self.tell(|observer| observer.shows_other(&path));

@@ -135,7 +135,7 @@ impl Overlay {
 
     /// `user.fettle.state`, `.id`, `.reason` and `.externally_modified` of every file of the view (SPEC §14).
     fn own_xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>> {
-        let path = self.path_of(node)?;
+        let path = self.path_there(node)?;
         let held = {
             let state = self.state.lock();
             let upper = state.uppers.at(&path).and_then(|id| state.uppers.get(id));

@@ -170,9 +170,38 @@ fn one_of_several_names_that_is_renamed_over_below_is_the_new_file_at_the_next_o
         let [first, second, third] = ["a", "b", "c"].map(|name| format!("{name}{round}"));
         assert_eq!([&first, &second, &third].map(|name| view.read(name)), ["old\n"; 3]);
         scratch.write("new", format!("new {round}\n"));
-        fs::rename(scratch.project().join("new"), scratch.project().join(&second)).expect("renamed over it");
+        fs::rename(scratch.lower().join("new"), scratch.lower().join(&second)).expect("renamed over it");
         assert_eq!(view.read(&second), format!("new {round}\n"));
         assert_eq!([&first, &third].map(|name| view.read(name)), ["old\n"; 2]);
+    }
+}
+
+/// Whatever the kernel still knows of both names, and whether anybody tells it or not.
+#[test]
+fn what_is_renamed_below_is_what_is_opened_and_changed_by_its_new_name_at_once() {
+    for word in ["watches=8192", "nowatch"] {
+        let scratch = mounted_scratch!();
+        for name in ["over", "log"].iter().flat_map(|name| (0..20).map(move |round| format!("{name}{round}"))) {
+            scratch.write(&name, "old\n");
+            scratch.write(format!("{name}.new"), "new\n");
+        }
+        let view = scratch.mounting().flag("-o").flag(word).start();
+        view.sh("cat *").ok();
+        let below = |name: &str| scratch.lower().join(name);
+        for round in 0..20 {
+            let over = format!("over{round}");
+            fs::rename(below(&format!("{over}.new")), below(&over)).expect("renamed over");
+            assert_eq!(view.read(&over), "new\n", "{word}, {round}");
+            let (log, aside) = (format!("log{round}"), format!("log{round}.1"));
+            fs::rename(below(&log), below(&aside)).expect("renamed aside");
+            scratch.write(&log, "another\n");
+            let private = fs::Permissions::from_mode(0o600);
+            fs::set_permissions(view.path(&aside), private).expect("chmod in the view");
+            let modes = [&aside, &log].map(|name| below(name).metadata().expect("stat").mode() & 0o777);
+            assert_eq!(modes, [0o600, 0o644], "{word}, {round}");
+            assert_eq!(view.read(&aside), "old\n", "{word}, {round}");
+            shows("the file that was made anew", || view.read(&log) == "another\n");
+        }
     }
 }
 

@@ -431,7 +431,8 @@ impl Bench {
     fn set_times(&self, path: &str, seconds: i64) {
         let time = SetTime::At(crate::model::Timestamp { seconds, nanoseconds: 0 });
         let set = SetAttributes { mode: None, uid: None, gid: None, size: None, atime: SetTime::Keep, mtime: time };
-        self.view().set_attributes(self.node(path).unwrap(), None, &set, &ME).unwrap();
+        let node = self.node(path).unwrap();
+        ask(self, node, path, |node| self.view().set_attributes(node, None, &set, &ME)).unwrap();
     }
 
     fn is_external(&self, path: &str) -> bool {
