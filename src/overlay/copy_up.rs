@@ -186,7 +186,11 @@ impl Overlay {
         moved_on: bool,
     ) -> Result<Copied> {
         let mut state = self.state.lock();
-        let Ok(path) = state.nodes.path(open.node) else { return Ok(Copied::Nameless) };
+        let Ok(path) = state.nodes.path(open.node) else {
+            // Whatever name lower's file is found by later, that is not what is written here.
+            state.nodes.set_lower(open.node, None);
+            return Ok(Copied::Nameless);
+        };
         if open.upper().is_some() {
             return Ok(Copied::TooLate);
         }

@@ -300,7 +300,10 @@ impl Overlay {
         origin: &Origin,
     ) -> Result<Option<(NodeId, Meta)>> {
         let Some((meta, lower)) = self.inode_at(state, path, origin)? else {
-            state.nodes.unname(parent, name);
+            match origin {
+                Origin::Nothing => state.nodes.lose_name(parent, name),
+                Origin::Hidden(_) | Origin::Lower(_) | Origin::Upper(..) => state.nodes.unname(parent, name),
+            }
             return Ok(None);
         };
         let is_unknown = lower.is_none_or(|lower| state.nodes.of_lower(lower).is_none());

@@ -7,8 +7,8 @@
 //! what few have stands behind one pointer ([`Rare`]). What is known of one is in [`node`], what the kernel knows of it in
 //! [`told`].
 //!
-//! Invariant: by its lower inode a node is found only while it has a name, or is open; `watched` has the directories with
-//! a watch, which have a name, too. Those of the tables are at the head of [`table`].
+//! Invariant: by its lower inode a node is found only while it has a name, is open, or something in it is known; `watched`
+//! has the directories with a watch, which are found so. Those of the tables are at the head of [`table`].
 
 mod lower;
 mod names;
@@ -296,7 +296,7 @@ impl Nodes {
                 return id;
             }
             // Replaced below, or one of several names again: old descriptors keep the old node.
-            self.unname(parent, name);
+            self.lose_name(parent, name);
         }
         let known = lower.and_then(|key| self.nodes.of_lower(key));
         let id = match known {
@@ -361,21 +361,33 @@ impl Nodes {
 
     /// Takes a name away; a node without any lives on only for who has it open.
     pub fn unname(&mut self, parent: NodeId, name: &OsStr) {
+        if let Some(id) = self.child(parent, name)
+            && self.nodes.get(id).is_some_and(|node| node.names.len() == 1)
+        {
+            self.lose_by_lower(id);
+        }
+        self.lose_name(parent, name);
+    }
+
+    /// The same where somebody has renamed it below, or has put something else there. Who has it open, or stands in it, goes
+    /// on under the name by which its lower inode is found next.
+    pub fn lose_name(&mut self, parent: NodeId, name: &OsStr) {
         let Some(id) = self.nodes.remove_name(parent, name) else { return };
         match self.nodes.get_mut(id) {
             // Seen by another name, it is what that has.
             Some(node) if !node.names.is_empty() => node.forget_removed(),
-            Some(_) | None => {
-                self.nodes.lose_by_lower(id);
-                self.unwatch(id);
-                self.end_apart(id);
-            }
+            Some(_) | None => drop(self.end_apart(id)),
         }
         self.drop_if_unneeded(id);
         self.drop_if_unneeded(parent);
     }
 
-    /// The same by path; the next look at it finds what is there then.
+    fn lose_by_lower(&mut self, id: NodeId) {
+        self.nodes.lose_by_lower(id);
+        self.unwatch(id);
+    }
+
+    /// The same as [`Self::unname`] by path; the next look at it finds what is there then.
     pub fn unname_path(&mut self, path: &RelPath) {
         if let Some((parent, name)) = self.entry_at(path) {
             self.unname(parent, name);
@@ -468,7 +480,7 @@ impl Nodes {
         if let Some(node) = self.nodes.get_mut(id) {
             node.rare().parted_below = Some(Box::new((Instant::now(), parent, name.to_owned())));
         }
-        self.unname(parent, name);
+        self.lose_name(parent, name);
     }
 
     /// Whether a node has lost a name below, by which the kernel may be about to open it. Given once: told, the kernel looks
@@ -628,8 +640,16 @@ impl Nodes {
             if self.is_unneeded(id) {
                 self.unwatch(id);
                 looked_at.extend(self.nodes.remove(id));
+            } else if self.is_lost(id) {
+                self.lose_by_lower(id);
             }
         }
+    }
+
+    /// Whether only the kernel knows of it, which may forget it at any moment.
+    fn is_lost(&self, id: NodeId) -> bool {
+        let lost = |node: &Node| node.names.is_empty() && node.children == 0 && !node.is_open();
+        id != ROOT && self.nodes.get(id).is_some_and(lost)
     }
 
     fn is_unneeded(&self, id: NodeId) -> bool {

@@ -155,7 +155,13 @@ impl Overlay {
         // Whoever lists one of them from here on is shown what there is.
         dirs.iter().for_each(|dir| self.tell(|observer| observer.names_changed(*dir)));
         let mut changed_in = HashSet::new();
+        // Where something was known before, another may have come: what went on from there has its new name among the others.
+        let (replaced, appeared): (NamesIn, NamesIn) = {
+            let state = self.state.lock();
+            appeared.into_iter().partition(|(dir, name)| state.nodes.child(*dir, name).is_some())
+        };
         self.look_again_at(appeared, &mut later.appeared, &mut changed_in);
+        self.look_again_at(replaced, &mut later.appeared, &mut changed_in);
         self.look_again_at(changed, &mut later.changed, &mut changed_in);
         let (left, concerned) = {
             let mut state = self.state.lock();

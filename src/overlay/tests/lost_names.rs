@@ -3,7 +3,9 @@
 
 use rustix::fs::XattrFlags;
 
+use super::super::watch::Round;
 use super::*;
+use crate::sys::watch::Watches;
 
 /// What becomes of `path`, found as `node`.
 type Act = fn(&Bench, NodeId, &str) -> Result<()>;
@@ -142,4 +144,44 @@ fn what_was_renamed_over_another_below_opens_by_that_name_and_is_not_what_has_th
     };
     assert_eq!(read(a, "a"), "was b\n");
     assert_eq!(read(b, "b"), "new\n");
+}
+
+/// Somebody renames what is open, and what is looked at next is what he has made in its place.
+#[test]
+fn what_is_written_to_a_file_that_was_renamed_below_is_in_it_whichever_name_is_looked_at_first() {
+    for watched in [false, true] {
+        let bench = Bench::new();
+        for name in ["a", "d/f"] {
+            bench.put(name, "old\n");
+        }
+        let watches = Watches::new(None).unwrap();
+        if watched {
+            bench.view().watch_lower(watches.clone());
+        }
+        let handles = ["a", "d/f"].map(|path| bench.open(path, libc::O_RDWR).unwrap());
+        for (from, to) in [("a", "a~"), ("d", "d.old")] {
+            std::fs::rename(bench.lower_path(from), bench.lower_path(to)).unwrap();
+        }
+        bench.put("a", "new\n");
+        bench.put("d/f", "new\n");
+        if watched {
+            let mut round = Round::default();
+            round.take(&mut bench.view().state.lock(), watches.wait(Some(Duration::from_secs(10))).unwrap());
+            bench.view().follow(round);
+        }
+        ["a", "d/f"].iter().for_each(|path| assert_eq!(bench.read(path).unwrap(), "new\n"));
+        ["a~", "d.old/f"].iter().for_each(|path| assert!(bench.node(path).is_ok()));
+        for handle in handles {
+            bench.view().write(handle, 4, b"more\n").unwrap();
+            bench.close(handle);
+        }
+        for path in ["a", "d/f"] {
+            assert_eq!(bench.lower(path).unwrap(), "new\n", "{path}, watched: {watched}");
+        }
+        for path in ["a~", "d.old/f"] {
+            // With another ctime it may be somebody else's, and wait.
+            assert_eq!(bench.read(path).unwrap(), "old\nmore\n", "{path}, watched: {watched}");
+        }
+        bench.check();
+    }
 }
