@@ -57,11 +57,26 @@ impl Overlay {
                 Backing::Upper(id, _) if open.upper() != Some(id) => {}
                 Backing::Upper(..) => return Err(Error::Errno(libc::ESTALE)),
                 Backing::Lower(lower) => {
+                    self.find_name_below(open.node, &lower);
                     if let Some(file) = self.copy_up(open, &lower, keep, opened)? {
                         return Ok(file);
                     }
                 }
             }
+        }
+    }
+
+    /// Somebody has renamed below what is open, and nobody has looked at its new name yet: the kernel tells it. Without it
+    /// what is written would be in no file.
+    fn find_name_below(&self, node: NodeId, lower: &File) {
+        if self.state.lock().nodes.path(node).is_ok() {
+            return;
+        }
+        let Some(path) = self.lower.path_of(lower.as_fd()) else { return };
+        match self.learn_name(&path) {
+            // Its deletion may wait for review: then the view has no such name.
+            Err(err) if err.code() != libc::ENOENT => log::warn!("look for {path}, which is written to: {err}"),
+            Ok(()) | Err(_) => {}
         }
     }
 

@@ -73,6 +73,16 @@ impl Tree {
         self.root.as_fd()
     }
 
+    /// A path by which the kernel knows what is open, from the root on; none of what has no name, or lies elsewhere.
+    pub fn path_of(&self, fd: BorrowedFd<'_>) -> Option<RelPath> {
+        if Meta::of(fd).ok()?.links == 0 {
+            return None;
+        }
+        let link = |fd: BorrowedFd<'_>| std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+        let (root, path) = (link(self.root()).ok()?, link(fd).ok()?);
+        RelPath::parse(path.strip_prefix(root).ok()?.as_os_str().as_bytes()).ok()
+    }
+
     /// The device of the root; entries on another one lie on a mount below the project.
     pub fn device(&self) -> u64 {
         self.device
