@@ -77,7 +77,9 @@ impl Overlay {
         }
         let Some(further) = further else { return Ok(None) };
         let (from, free) = (self.end_of(path)?, End { origin: Origin::Nothing, ..self.end_of(further)? });
-        Ok(Some(match self.is_judged_there(&from, &free)? {
+        // Somebody may have put something of his own there since.
+        let is_taken = self.lower.exists(further).doing(|| format!("stat {further}"))?;
+        Ok(Some(match is_taken || self.is_judged_there(&from, &free)? {
             true => Parting::Leaves,
             false => Parting::Moves(Box::new([from, free])),
         }))

@@ -41,8 +41,6 @@ impl Overlay {
         }
         // The inode tells, and not its times, as in what it was judged against.
         let is_it = |meta: &Meta| self.births.may_be_one(stamp.key(), meta.key());
-        // For a FIFO or socket no copy would do: others have the first one open.
-        let has_content = |meta: &Meta| matches!(meta.kind, FileKind::Regular | FileKind::Symlink);
         let may_go = |meta: &Meta| self.may_exchange_names(path, &to, meta.kind);
         let moved = match self.origin(&to)? {
             Origin::Lower(meta) if is_it(&meta) && has_content(&meta) && may_go(&meta) => meta,
@@ -142,11 +140,13 @@ impl Overlay {
     fn goes_back(&self, covered: &Covered, ours: &UpperRow, theirs: &UpperRow) -> Result<Option<Meta>> {
         let Covered { path, to, stamp, .. } = covered;
         let as_it_was = ours.names[0] == *path && (theirs.names[0] == *to || theirs.base.is_shared());
+        // Structure is one change with the deletion whose place it took, and nobody would judge it without that.
+        let is_content = |meta: &Meta| has_content(meta) && !theirs.what.is_structure();
         let below = self.lower.stat(to).doing(|| format!("stat {to}"))?;
         let is_base = |meta: &Meta| matches!(theirs.base.below, Below::Entry { stamp, .. } if same_content_stamp(&stamp, &meta.stamp()));
         let is_it = |meta: &Meta| self.births.may_be_one(stamp.key(), meta.key());
         let may_go = |meta: &Meta| self.may_exchange_names(path, to, meta.kind);
-        Ok(below.filter(|meta| as_it_was && is_it(meta) && is_base(meta) && may_go(meta)))
+        Ok(below.filter(|meta| as_it_was && is_content(meta) && is_it(meta) && is_base(meta) && may_go(meta)))
     }
 
     /// The name under which the covering change goes on, once the file that it covers is back under its own name.
@@ -213,6 +213,12 @@ impl Overlay {
             (upper.row.clone(), Claim { overlay: self, id, judged: true })
         }))
     }
+}
+
+/// For a FIFO or socket no copy would do: others have the first one open. What waits in its place is a change of another
+/// kind.
+fn has_content(meta: &Meta) -> bool {
+    matches!(meta.kind, FileKind::Regular | FileKind::Symlink)
 }
 
 /// The path has what it had below it again, and the change of that; the other name has nothing below.

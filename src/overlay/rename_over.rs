@@ -509,7 +509,7 @@ impl Overlay {
             let copied = copied.sync_all().doing(|| format!("sync the copy of {}", from.path));
             if let Err(err) = copied.and_then(|()| Ok(self.store.sync()?)) {
                 log::error!("{} stays below until its deletion is reviewed: {err}", from.path);
-                return self.hold_whiteout(whiteout, Reason::Backup, &Writer::default());
+                return self.hold_whiteout(whiteout, Reason::Backup, by);
             }
         }
         if from.action == Action::Pass {
@@ -520,7 +520,7 @@ impl Overlay {
             return self.forget_whiteout(whiteout);
         }
         if !self.loses_nothing(&from.path) {
-            return self.hold_whiteout(whiteout, Reason::Parent, &Writer::default());
+            return self.hold_whiteout(whiteout, Reason::Parent, by);
         }
         let mut landing = Landing::new(&self.store, Durability::Cached);
         self.keep_source(&from.path, &mut landing, by)?;

@@ -95,6 +95,10 @@ impl Overlay {
     /// What was written and not closed when the daemon died is held, however small (SPEC §7). What hides a file that came in
     /// this session was to have it removed with nobody asked, as the source of a rename or by a deletion: so it goes.
     pub(super) fn settle_interrupted(&self, id: UpperId) -> Result<()> {
+        let is_structure = self.state.lock().uppers.get(id).is_some_and(|upper| upper.row.what.is_structure());
+        if is_structure {
+            return self.hold_left_structure(id);
+        }
         let goes = self.hides_fresh(id)? && self.policy().hooks.is_empty() && self.is_copied_on_disk();
         let because = if goes { Vec::new() } else { vec![Reason::Interrupted] };
         self.settle_because(id, &Writer::default(), because).map(|_| ())

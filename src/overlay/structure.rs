@@ -409,6 +409,16 @@ impl Overlay {
         Ok(())
     }
 
+    /// Structure that earlier versions have left waiting for nobody: what is in it could not come below.
+    pub(super) fn hold_left_structure(&self, id: UpperId) -> Result<()> {
+        let mut state = self.state.lock();
+        let Some(row) = state.uppers.get(id).map(|upper| upper.row.clone()) else { return Ok(()) };
+        let row = state.waiting(row, ChangeKind::Structure, vec![Reason::Parent], None)?;
+        self.store.save_upper(&row)?;
+        state.uppers.set_row(row);
+        Ok(())
+    }
+
     /// What stands for structure in upper, as a descriptor that can only be used to look at it: it lands with its attributes.
     pub(super) fn upper_node(&self, id: UpperId) -> Result<File> {
         let opened = self.store.upper_place(id)?.open(OFlags::PATH);

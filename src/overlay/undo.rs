@@ -13,7 +13,7 @@ use super::permits::Permits;
 use super::rename::End;
 use super::review::{Review, Reviewed, changed_meanwhile, failed, refused_at};
 use super::undo_attributes::is_on_attributes;
-use super::undo_confirmed::undoes;
+
 use super::undo_contents::is_on_held;
 use super::{Error, NodeId, Overlay, Result, State};
 use crate::model::{ChangeId, ChangeKind, OperationId, RelPath};
@@ -21,7 +21,7 @@ use crate::policy::rules::Action;
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome, Program};
 use crate::store::{
     self, Anchor, DirLooks, Durability, Effect, Epilogue, EventDraft, Inode, Landed, Landing, NewContent, NodeLooks,
-    Operation, PathEffect, Writer,
+    Operation, PathEffect, Writer, operations,
 };
 use crate::sys::file::{FileKind, Meta};
 
@@ -453,7 +453,7 @@ fn something_else(path: &RelPath) -> ErrorBody {
 
 pub(super) fn undone_event(overlay: &Overlay, path: &RelPath, operation: &Operation, how: &UndoHow) -> EventDraft {
     overlay.event(EventName::Undone, path).asked_by(&how.review.by).with(|event| {
-        event.message = Some(undoes(operation.id));
+        event.message = Some(operations::undoes(operation.id));
     })
 }
 

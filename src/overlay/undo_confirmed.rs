@@ -9,13 +9,10 @@ use super::Overlay;
 use super::review::Reviewed;
 use crate::model::{ChangeId, OperationId};
 use crate::protocol::{ErrorBody, ErrorCode, Event, EventName};
-use crate::store::{self, Effect, Fate, Operation};
+use crate::store::{self, Effect, Fate, Operation, operations};
 
 /// How many confirms a message names: of ten thousand files each may have been confirmed alone.
 const CONFIRMS_NAMED: usize = 20;
-
-/// Begins the message of an event by which an operation undid another.
-const UNDOES: &str = "undoes ";
 
 /// The confirms that have landed something of an operation, oldest first.
 #[derive(Debug, Default)]
@@ -41,8 +38,8 @@ impl Overlay {
         let is_of_it = |event: &&Event| {
             event.event == EventName::Confirmed && event.id.as_ref().is_some_and(|id| ids.contains(id))
         };
-        let confirms: BTreeSet<OperationId> = events.iter().filter(is_of_it).filter_map(operation_of).collect();
-        let undone = undone_by(&events);
+        let confirms: BTreeSet<OperationId> = events.iter().filter(is_of_it).filter_map(operations::of_event).collect();
+        let undone = operations::undone_in(events.iter().rev());
         let (undone, standing) = confirms.into_iter().partition(|confirm| undone.contains(confirm));
         Ok(Confirmed { standing, undone })
     }
@@ -112,28 +109,4 @@ impl Confirmed {
         };
         Some(format!("what was confirmed of {of} landed as {all}: {undo} takes that back"))
     }
-}
-
-/// What the event of an undo says.
-pub(super) fn undoes(operation: OperationId) -> String {
-    format!("{UNDOES}{operation}")
-}
-
-/// Those of which an undo stands that was not undone in its turn.
-fn undone_by(events: &[Event]) -> HashSet<OperationId> {
-    let mut undone = HashSet::new();
-    // From the last one on: what may have undone an undo came after it.
-    for event in events.iter().rev().filter(|event| event.event == EventName::Undone) {
-        let target = event.message.as_deref().and_then(|message| OperationId::parse(message.strip_prefix(UNDOES)?));
-        if let (Some(target), Some(undo)) = (target, operation_of(event))
-            && !undone.contains(&undo)
-        {
-            undone.insert(target);
-        }
-    }
-    undone
-}
-
-fn operation_of(event: &Event) -> Option<OperationId> {
-    OperationId::parse(event.operation.as_ref()?)
 }

@@ -29,7 +29,7 @@ mod inspections;
 mod journal;
 mod landing;
 mod layout;
-mod operations;
+pub mod operations;
 mod places;
 mod purge;
 mod readings;

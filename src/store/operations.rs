@@ -3,6 +3,7 @@
 //! An operation is what was recorded in one transaction: its events have one id, and in their rows, beside what `log`
 //! tells, what each did. Contents are kept by their hashes, as backups are and no longer.
 
+use std::collections::HashSet;
 use std::fs::File;
 
 use serde::{Deserialize, Deserializer, Serialize};
@@ -11,6 +12,7 @@ use super::events::{Event, EventDraft};
 use super::upper::{Kept, UpperRow, parse_row};
 use super::{Result, Store};
 use crate::model::{Births, ChangeId, InodeKey, OperationId, RelPath, Timestamp, Xattr};
+use crate::protocol::EventName;
 use crate::sys::OFlags;
 use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::tree::Place;
@@ -252,11 +254,13 @@ impl Operation {
 }
 
 impl Store {
-    /// Whether the log tells that what an operation was done to is not at its path any more.
+    /// Whether the log tells that what an operation was done to is not at its path any more: taken away by what still stands.
     pub fn was_taken_away(&self, operation: &Operation, path: &RelPath) -> Result<bool> {
         let history = self.history()?;
-        let mut since = history.iter().take_while(|(event, _)| event.seq > operation.id.first_event());
-        Ok(since.any(|(_, effects)| effects.iter().any(|done| done.takes_away(path))))
+        let since = || history.iter().take_while(|(event, _)| event.seq > operation.id.first_event());
+        let undone = undone_in(since().map(|(event, _)| event));
+        let mut standing = since().filter(|(event, _)| of_event(event).is_none_or(|by| !undone.contains(&by)));
+        Ok(standing.any(|(_, effects)| effects.iter().any(|done| done.takes_away(path))))
     }
 
     /// None where no operation has this id, or its events are gone. One that only had something held has no effects.
@@ -283,4 +287,31 @@ impl Store {
         let is_whole = operation.events.first().is_some_and(|first| first.seq == id.first_event());
         Ok(Some(operation).filter(|_| is_whole))
     }
+}
+
+/// Begins the message of an event by which an operation undid another.
+const UNDOES: &str = "undoes ";
+
+/// What the event of an undo says.
+pub fn undoes(operation: OperationId) -> String {
+    format!("{UNDOES}{operation}")
+}
+
+/// Those of which an undo stands that was not undone in its turn, by events from the last one on: what may have undone an
+/// undo came after it.
+pub fn undone_in<'e>(events: impl Iterator<Item = &'e Event>) -> HashSet<OperationId> {
+    let mut undone = HashSet::new();
+    for event in events.filter(|event| event.event == EventName::Undone) {
+        let target = event.message.as_deref().and_then(|message| OperationId::parse(message.strip_prefix(UNDOES)?));
+        if let (Some(target), Some(undo)) = (target, of_event(event))
+            && !undone.contains(&undo)
+        {
+            undone.insert(target);
+        }
+    }
+    undone
+}
+
+pub fn of_event(event: &Event) -> Option<OperationId> {
+    OperationId::parse(event.operation.as_ref()?)
 }

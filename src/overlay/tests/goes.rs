@@ -300,3 +300,22 @@ fn a_further_name_and_a_fifo_are_operations_of_their_own_and_end_what_came_befor
     // The further name comes back as a copy.
     back_and_forth(&bench, &["c", "d"]);
 }
+
+/// What comes and what goes are of one writer, and of one operation.
+#[test]
+fn the_source_of_a_held_rename_waits_with_its_target() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.put("c", &changed(100, 90));
+    bench.rename("a", "c");
+    let mut held: Vec<UpperRow> = bench.held();
+    held.sort_by(|one, other| one.names.cmp(&other.names));
+    let told: Vec<_> = held.iter().map(|row| (row.names[0].to_string(), row.held.as_ref().unwrap())).collect();
+    let [(from, goes), (to, comes)] = &told[..] else { panic!("{told:?}") };
+    assert_eq!((from.as_str(), to.as_str()), ("a", "c"));
+    assert_eq!(
+        (goes.reasons.as_slice(), goes.writer.as_ref().unwrap().pid),
+        (&[Reason::Parent, Reason::Size][..], ME.pid)
+    );
+    assert_eq!((&goes.writer, goes.operation), (&comes.writer, comes.operation));
+}

@@ -563,3 +563,26 @@ fn what_is_renamed_over_a_file_goes_on_as_the_node_that_it_was_set_apart_as() {
     ask().unwrap();
     assert_eq!((bench.node("b").unwrap(), bench.node("a").unwrap()), (apart, file));
 }
+
+/// What somebody has put there since is his, and no reason to refuse what a program does by the other name.
+#[test]
+fn a_name_goes_whose_further_one_somebody_has_taken_below() {
+    for is_removed in [true, false] {
+        let bench = Bench::new();
+        bench.put("f", &lines(100));
+        bench.put("other", &lines(90));
+        bench.save("f", &changed(100, 60));
+        link(&bench, "f", "g");
+        bench.put("g", "somebody's\n");
+        match is_removed {
+            true => bench.unlink("f"),
+            false => bench.rename("f", "other"),
+        }
+        assert_eq!(bench.node("f").unwrap_err().code(), libc::ENOENT);
+        assert_eq!((bench.read("g"), bench.lower("g")), (Some(changed(100, 60)), Some("somebody's\n".to_owned())));
+        assert_eq!(bench.lower("f"), Some(lines(100)), "its going waits");
+        let waits: BTreeSet<String> = bench.held().iter().map(|row| row.names[0].to_string()).collect();
+        assert!(["f", "g"].iter().all(|name| waits.contains(*name)), "{waits:?}");
+        assert_eq!(bench.view().check().unwrap().0, []);
+    }
+}

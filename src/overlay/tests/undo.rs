@@ -1258,3 +1258,23 @@ fn a_deleted_file_is_rolled_back_to_whom_it_was() {
     let meta = std::fs::metadata(bench.lower_path("d/key")).unwrap();
     assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o777), (0, 9, 0o600));
 }
+
+/// What took it away was undone, and stands no more.
+#[test]
+fn operations_before_a_removal_are_undone_once_that_is() {
+    for by_name in [true, false] {
+        let bench = Bench::new();
+        bench.put("a", &lines(5));
+        match by_name {
+            true => bench.rename("a", "b"),
+            false => bench.set("a", Some(0o600), None),
+        }
+        let before = bench.latest();
+        bench.unlink(if by_name { "b" } else { "a" });
+        let removal = bench.latest();
+        assert!(bench.undo(&before).is_err());
+        bench.undo(&removal).unwrap();
+        bench.undo(&before).unwrap();
+        assert_eq!((bench.lower("a"), bench.lower("b"), bench.mode("a")), (Some(lines(5)), None, 0o644));
+    }
+}
