@@ -131,10 +131,13 @@ fn wrong_paths_are_named() {
 #[test]
 fn a_directory_that_cannot_be_made_is_told_with_the_variable_that_names_it() {
     let scratch = mounted_scratch!();
+    let file = scratch.root().join("file");
+    fs::write(&file, "").expect("a file");
+    let place = format!("{}/x", file.display());
     for variable in ["FETTLE_STAGE_DIR", "FETTLE_BACKUP_DIR"] {
-        let said = mount(&scratch, &["project"], &[(variable, "/proc/x")])(&[]).exits(1).stderr;
-        assert!(said.starts_with("fettlefs: open state directory /proc/x/"), "{said}");
-        assert!(said.contains(&format!(" ({variable}): No such file or directory")), "{said}");
+        let said = mount(&scratch, &["project"], &[(variable, place.as_str())])(&[]).exits(1).stderr;
+        assert!(said.starts_with(&format!("fettlefs: open state directory {place}/")), "{said}");
+        assert!(said.contains(&format!(" ({variable}): Not a directory")), "{said}");
     }
 }
 
