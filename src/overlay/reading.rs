@@ -19,9 +19,8 @@ use super::{Error, Overlay, Result};
 use crate::model::{Acl, RelPath};
 use crate::protocol::{ErrorBody, ErrorCode};
 use crate::store::UpperId;
-use crate::sys::file::{FileKind, Meta};
+use crate::sys::file::{FileKind, Meta, acl_of};
 use crate::sys::tree::{Place, is_absent};
-use crate::sys::xattr::{self, ACCESS_ACL};
 
 /// A regular file as the view shows it at this moment.
 #[derive(Debug)]
@@ -204,15 +203,6 @@ fn in_dir(dir: &Arc<OwnedFd>, name: &OsStr) -> Place {
 
 pub(super) fn access_of(fd: BorrowedFd<'_>) -> io::Result<(Meta, Option<Acl>)> {
     Ok((Meta::of(fd)?, acl_of(fd)?))
-}
-
-/// None where there is no list, or the file system has none. One that cannot be understood is an error.
-fn acl_of(fd: BorrowedFd<'_>) -> io::Result<Option<Acl>> {
-    let value = match xattr::find(fd, OsStr::new(ACCESS_ACL)) {
-        Err(err) if err.raw_os_error() == Some(libc::EOPNOTSUPP) => None,
-        value => value?,
-    };
-    value.map(|value| Acl::parse(&value).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))).transpose()
 }
 
 fn not_shown(path: &RelPath, err: &Error) -> ErrorBody {

@@ -176,7 +176,7 @@ impl Side {
     }
 
     pub(super) fn masked_group(&self) -> Option<u32> {
-        (self.mode & 0o070 != 0).then(|| self.listed().masked_group(self.mode)).flatten()
+        file::gives_group(self.mode).then(|| self.listed().masked_group()).flatten()
     }
 
     pub(super) fn listed(&self) -> &Listed {

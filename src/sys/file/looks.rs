@@ -127,7 +127,17 @@ fn give_owner(meta: &Meta, now: &Meta, to: BorrowedFd<'_>) -> io::Result<bool> {
     given.map(|()| true)
 }
 
-/// Whom an access list lets do what, of what is open.
+/// The access list of what is open; none where there is no list, or the file system has none. One that cannot be understood is
+/// an error.
+pub fn acl_of(fd: BorrowedFd<'_>) -> io::Result<Option<Acl>> {
+    let value = match xattr::find(fd, OsStr::new(xattr::ACCESS_ACL)) {
+        Err(err) if err.raw_os_error() == Some(libc::EOPNOTSUPP) => None,
+        value => value?,
+    };
+    value.map(|value| Acl::parse(&value).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))).transpose()
+}
+
+/// What [`acl_of`] says, kept.
 #[derive(Clone, Debug)]
 pub enum Listed {
     /// Its mode says all.
@@ -139,20 +149,17 @@ pub enum Listed {
 
 impl Listed {
     pub fn of(fd: BorrowedFd<'_>) -> Self {
-        match xattr::find(fd, OsStr::new(xattr::ACCESS_ACL)) {
+        match acl_of(fd) {
             Ok(None) => Self::Nobody,
-            Err(err) if err.raw_os_error() == Some(libc::EOPNOTSUPP) => Self::Nobody,
-            Ok(Some(list)) => Acl::parse(&list).map_or(Self::Unknown, Self::These),
+            Ok(Some(list)) => Self::These(list),
             Err(_) => Self::Unknown,
         }
     }
 
-    /// What the list lets the owning group do, where there is one, so that the group's bits of the `mode` are its mask.
-    pub fn masked_group(&self, mode: u32) -> Option<u32> {
+    /// What the list lets the owning group do, where there is one, so that the group's bits of the mode are its mask.
+    pub fn masked_group(&self) -> Option<u32> {
         match self {
-            // Nobody gets anything by these.
-            _ if mode & 0o070 == 0 => None,
-            Self::These(acl) => acl.masked_group(),
+            Self::These(list) => list.masked_group(),
             Self::Nobody | Self::Unknown => None,
         }
     }
@@ -163,9 +170,14 @@ impl Listed {
     }
 }
 
-/// The same of a file that nobody asks for its list but for this.
+/// Whether a mode gives the group anything: else no list gives it anything either, and none need be read.
+pub fn gives_group(mode: u32) -> bool {
+    mode & 0o070 != 0
+}
+
+/// What [`Listed::masked_group`] says of a file that nobody asks for its list but for this.
 pub fn masked_group(file: &File, mode: u32) -> Option<u32> {
-    (mode & 0o070 != 0).then(|| Listed::of(file.as_fd()).masked_group(mode)).flatten()
+    gives_group(mode).then(|| Listed::of(file.as_fd()).masked_group()).flatten()
 }
 
 /// The mode of what had such a list, and that bounded its group so, for what has the list of `like`, if any.

@@ -167,14 +167,18 @@ fn a_program_that_works_in_the_view_waits_for_nobody() {
     }
 }
 
+/// Adds a line to `file` itself when it is asked for the first time, and answers so each time.
+fn writing_once(scratch: &Scratch, decision: &str) -> String {
+    let once = format!("if mkdir {:?}; then echo mine >> PROJECT/file; fi", scratch.root().join("once"));
+    format!("#!/bin/sh\n{{ {once}; }} > /dev/null 2>&1\necho '{{\"decision\":\"{decision}\"}}'\n")
+}
+
 /// As a formatter does, which then has a person look.
 #[test]
 fn what_a_program_writes_to_the_very_file_that_it_holds_can_be_confirmed() {
     let scratch = mounted_scratch!();
     scratch.write("file", "old\n");
-    let once = format!("if mkdir {:?}; then echo mine >> PROJECT/file; fi", scratch.root().join("once"));
-    let body = format!("#!/bin/sh\n{{ {once}; }} > /dev/null 2>&1\necho '{{\"decision\":\"hold\"}}'\n");
-    let view = limited(&scratch, &body);
+    let view = limited(&scratch, &writing_once(&scratch, "hold"));
     saved(&view, "file", "new\n");
     assert_eq!((view.read("file"), scratch.read("file")), ("new\nmine\n".to_owned(), "old\n".to_owned()));
     view.cli(&["confirm", "file"]).ok();
@@ -186,9 +190,7 @@ fn what_a_program_writes_to_the_very_file_that_it_holds_can_be_confirmed() {
 fn what_a_program_writes_to_what_others_are_writing_waits_with_that() {
     let scratch = mounted_scratch!();
     scratch.write("file", "old\n");
-    let once = format!("if mkdir {:?}; then echo mine >> PROJECT/file; fi", scratch.root().join("once"));
-    let body = format!("#!/bin/sh\n{{ {once}; }} > /dev/null 2>&1\necho '{{\"decision\":\"land\"}}'\n");
-    let view = limited(&scratch, &body);
+    let view = limited(&scratch, &writing_once(&scratch, "land"));
     let mut file = fs::OpenOptions::new().append(true).open(view.path("file")).expect("open");
     file.write_all(b"new\n").expect("write");
     saved(&view, "other", "asked about\n");
