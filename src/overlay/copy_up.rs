@@ -1,5 +1,6 @@
 //! Copy-up: before the first write, a file's content moves to upper, and what lay below is remembered as its base.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -7,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use super::error::Context;
 use super::handles::{Backing, OpenFile};
+use super::lookup::Origin;
 use super::nodes::NodeId;
 use super::settle::Claim;
 use super::uppers::{Recorded, Upper};
@@ -50,7 +52,8 @@ impl Overlay {
         loop {
             let backing = open.backing().clone();
             match backing {
-                Backing::Orphan(file) => return Ok(file),
+                Backing::Orphan(file) if !self.show_again(open, &file, keep)? => return Ok(file),
+                Backing::Orphan(_) => {}
                 Backing::Upper(id, file) if self.mark_written(open, id)? => return Ok(file),
                 // Given up for lower, or for an entry of its own, between the two looks.
                 Backing::Upper(id, _) if open.upper() != Some(id) => {}
@@ -265,6 +268,51 @@ impl Overlay {
         drop(state);
         self.name_changed(path)?;
         Ok(id)
+    }
+
+    /// Something new that was discarded is in the view again, for its writer goes on with it. False where it was not, or
+    /// something else has come in its place. Under `copying`.
+    fn show_again(&self, open: &OpenFile, orphan: &File, keep: Keep) -> Result<bool> {
+        let Some((dir, name)) = open.discarded_at.lock().clone() else { return Ok(false) };
+        let is_back = match self.free_path(dir, &name) {
+            Some(path) => self.enter_again(open, (&path, dir, &name), self.copy_of_lower(orphan, keep)?.0)?,
+            None => false,
+        };
+        *open.discarded_at.lock() = None;
+        Ok(is_back)
+    }
+
+    /// Where a name is, if that is in a directory of the view and nothing is there.
+    fn free_path(&self, dir: NodeId, name: &OsStr) -> Option<RelPath> {
+        let path = self.state.lock().nodes.child_path(dir, name).ok()?;
+        self.dir_in_view(&path.parent()?).ok()?;
+        matches!(self.origin(&path), Ok(Origin::Nothing)).then_some(path)
+    }
+
+    /// False where something else has come there meanwhile.
+    fn enter_again(
+        &self,
+        open: &OpenFile,
+        (path, dir, name): (&RelPath, NodeId, &OsStr),
+        upper: UpperFile<'_>,
+    ) -> Result<bool> {
+        let (names, base) = (vec![path.clone()], Base::of(Below::Nothing));
+        let row = UpperRow { id: upper.new.id(), names, what: What::File, base, held: None, looks: None };
+        {
+            let mut state = self.state.lock();
+            if state.uppers.at(path).is_some() || state.nodes.child(dir, name).is_some() {
+                return Ok(false);
+            }
+            self.store.save_upper(&row)?;
+            state.epoch += 1;
+            state.uppers.insert(Upper::written(row));
+            state.nodes.name(open.node, dir, name);
+            open.set_backing(Backing::Upper(upper.new.keep(), Arc::new(upper.file)));
+            *open.nameless.lock() = None;
+        }
+        self.tell(|observer| observer.entry_changed(dir, name));
+        self.name_changed(path)?;
+        Ok(true)
     }
 
     /// Notes that an upper entry was written since it was last judged.

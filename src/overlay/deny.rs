@@ -4,6 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use super::compare::Comparison;
+use super::discard::Writing;
 use super::settle::{Job, Settled};
 use super::{Error, Overlay, Result};
 use crate::model::{BackupKind, Reason};
@@ -48,7 +49,7 @@ impl Overlay {
         };
         applied.finish()?;
         self.counters.denied.fetch_add(1, Ordering::Relaxed);
-        self.back_to_lower(row, |state| self.is_untouched(state, job), shown);
+        self.back_to_lower(row, |state| self.is_untouched(state, job), shown, Writing::IsInVain);
         row.names.iter().for_each(|name| self.tell_content_changed(name));
         Err(Error::Denied)
     }

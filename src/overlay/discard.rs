@@ -75,6 +75,15 @@ pub(super) struct Shown {
     file: Option<Arc<File>>,
 }
 
+/// What becomes of something new that goes from the view while somebody is writing to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Writing {
+    /// The next write brings it back, and the next close has it judged anew (SPEC §8).
+    GoesOn,
+    /// What is written from then on is nobody's.
+    IsInVain,
+}
+
 /// Changes on their way out of the view, claimed.
 pub(super) struct Dropping<'a> {
     given_away: GivenAway<'a>,
@@ -260,7 +269,7 @@ impl Overlay {
         let mut inner_first: Vec<(&Taken, Shown)> = reviewing.taken.iter().zip(shown).collect();
         inner_first.sort_by(|(a, _), (b, _)| b.row.names[0].cmp(&a.row.names[0]));
         for (change, shown) in inner_first {
-            self.back_to_lower(&change.row, |state| state.is_as_taken(change), shown);
+            self.back_to_lower(&change.row, |state| state.is_as_taken(change), shown, Writing::GoesOn);
         }
         drop(given_away);
         let taken = reviewing.give_back();
@@ -300,7 +309,13 @@ impl Overlay {
     }
 
     /// The view shows lower at the entry's names again. Open descriptors go on with what lower has.
-    pub(super) fn back_to_lower(&self, row: &UpperRow, is_as_taken: impl FnOnce(&State) -> bool, shown: Shown) {
+    pub(super) fn back_to_lower(
+        &self,
+        row: &UpperRow,
+        is_as_taken: impl FnOnce(&State) -> bool,
+        shown: Shown,
+        writing: Writing,
+    ) {
         let path = &row.names[0];
         let Shown { mut meta, file } = shown;
         let mut state = self.state.lock();
@@ -315,6 +330,10 @@ impl Overlay {
             if lower.is_none() {
                 // What is there has a node of its own: by this one nothing is written that would be nobody's.
                 meta = None;
+                if writing == Writing::GoesOn && open.writers() > 0 {
+                    let at = state.nodes.entry_at(path).map(|(dir, name)| (dir, name.to_owned()));
+                    *open.discarded_at.lock() = at;
+                }
             }
             open.set_backing(match lower {
                 Some(file) => Backing::Lower(file),

@@ -9,6 +9,7 @@
 //! Reading and writing take what the node has now, not what it had when the handle was opened: a reader sees what a
 //! writer of the same file wrote, as on any file system. What a `pass` rule lets pass is in [`super::passed`].
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -153,13 +154,15 @@ pub(super) struct OpenFile {
     pub changed_quietly: AtomicBool,
     /// The same once it has no name. A leaf.
     pub nameless: Mutex<Option<Nameless>>,
+    /// Where it was new until it was discarded: there it is again once somebody goes on writing to it. A leaf.
+    pub discarded_at: Mutex<Option<(NodeId, OsString)>>,
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum Backing {
     Lower(Arc<File>),
     Upper(UpperId, Arc<File>),
-    /// Has no name any more: nothing of it will ever be judged.
+    /// Has no name any more: nothing of it is judged, unless it was discarded and comes back.
     Orphan(Arc<File>),
 }
 
@@ -180,6 +183,7 @@ impl OpenFile {
             blocks: AtomicU64::new(0),
             changed_quietly: AtomicBool::new(false),
             nameless: Mutex::default(),
+            discarded_at: Mutex::default(),
         })
     }
 

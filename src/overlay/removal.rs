@@ -2,7 +2,8 @@
 //! over in place, or patched. Nobody else has that content, so it becomes a backup: in the transaction in which its
 //! entry goes, or before the first byte changes.
 //!
-//! What nobody has judged yet leaves nothing, and what goes on under another name is not gone.
+//! So does what could not be judged, as on a full disk. What nobody has closed yet leaves nothing, and what goes on under
+//! another name is not gone.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -14,8 +15,9 @@ use super::handles::OpenFile;
 use super::land::backup_of;
 use super::limits::Extent;
 use super::side::Side;
+use super::uppers::Upper;
 use super::{Overlay, Result, State};
-use crate::model::{BackupKind, ChangeId, OperationId, RelPath};
+use crate::model::{BackupKind, Digest, OperationId, RelPath};
 use crate::protocol::EventName;
 use crate::store::{self, Backup, Effect, Epilogue, EventDraft, Held, StagedContent, UpperId, UpperRow, Writer};
 
@@ -27,6 +29,8 @@ pub(super) struct Removal<'a> {
     for_all: bool,
     /// None where there is nothing to keep; an error where the disk has no room for a copy.
     copy: store::Result<Option<StagedContent>>,
+    /// The content of its own file, as it was judged, or as it was found where nobody could judge it.
+    own: Option<Digest>,
 }
 
 impl Removal<'_> {
@@ -39,22 +43,26 @@ impl Removal<'_> {
     /// By which an undo has it wait again.
     pub fn effect(&self) -> Result<Effect> {
         let copied = self.copy.as_ref().ok().and_then(Option::as_ref).map(|content| content.digest);
-        let judged = self.row.held.as_ref().and_then(|held| held.new);
-        discarded(self.row, &self.side, copied.or(judged))
+        discarded(self.row, &self.side, copied.or(self.own))
     }
 }
 
 impl Overlay {
-    /// Copies what is to be kept of an entry; nothing of one that does not wait for review.
+    /// Copies what is to be kept of an entry; nothing of one that waits neither for review nor to be judged.
     pub(super) fn removal<'a>(&self, row: &'a UpperRow, by: &'a Writer) -> Result<Removal<'a>> {
-        let side = if row.held.is_some() { self.row_side(row)? } else { Side::default() };
+        let is_left = self.state.lock().uppers.get(row.id).is_some_and(|upper| upper.left);
+        let mut side = if row.held.is_some() || is_left { self.row_side(row)? } else { Side::default() };
         // As it is found: who adds to it at this moment hinders nobody.
         let copy = match side.stage_found(&self.store) {
             Err(err) if !err.is_full() => return Err(err.into()),
             copied => copied,
         };
+        let own = match is_left && copy.is_err() {
+            true => side.digest().doing(|| format!("hash {}", row.names[0]))?,
+            false => row.held.as_ref().and_then(|held| held.new),
+        };
         let for_all = self.is_for_all(&row.names[0], &side);
-        Ok(Removal { row, by, side, for_all, copy })
+        Ok(Removal { row, by, side, for_all, copy, own })
     }
 
     /// The same of what is about to be replaced. Its own file would not do on a full disk: who has found it a moment ago may
@@ -86,24 +94,28 @@ impl Overlay {
             let side = Side::of_file(file).doing(|| format!("read {}", row.names[0]))?;
             let content = side.stage_found(&self.store)?;
             let for_all = self.is_for_all(&row.names[0], &side);
-            let removal = Removal { row: &row, by, side, for_all, copy: Ok(None) };
+            let removal = Removal { row: &row, by, side, for_all, copy: Ok(None), own: None };
             let copy = content.map(|content| removal.kept(content));
             self.store.record_keeping(&Epilogue::default(), copy.as_slice())?;
-            kept = row.held.map(|held| held.id);
+            kept = Some(row);
         }
         Ok(())
     }
 
-    /// What waits for review in an open file other than what is `kept`. Without that it may be written over.
-    fn begin_overwriting(&self, open: &OpenFile, kept: Option<&ChangeId>) -> Option<(UpperRow, Arc<File>)> {
+    /// What waits in an open file, for review or to be judged, and is another change than what is `kept`. Without that it may
+    /// be written over.
+    fn begin_overwriting(&self, open: &OpenFile, kept: Option<&UpperRow>) -> Option<(UpperRow, Arc<File>)> {
         let state = self.state.lock();
-        let waits = |held: &Held| held.new.is_some() && kept != Some(&held.id);
-        let row = open.upper().and_then(|id| state.uppers.get(id)).map(|upper| &upper.row);
-        let waiting = row.filter(|row| row.held.as_ref().is_some_and(waits));
+        let id_of = |row: &UpperRow| row.held.as_ref().map(|held| held.id.clone());
+        let waits = |upper: &&Upper| {
+            let has_content = upper.left || upper.row.held.as_ref().is_some_and(|held| held.new.is_some());
+            has_content && kept.is_none_or(|kept| id_of(kept) != id_of(&upper.row))
+        };
+        let waiting = open.upper().and_then(|id| state.uppers.get(id)).filter(waits);
         if waiting.is_none() {
             open.overwritten.store(true, Ordering::SeqCst);
         }
-        waiting.map(|row| (row.clone(), open.file()))
+        waiting.map(|upper| (upper.row.clone(), open.file()))
     }
 
     /// Records that an entry goes, and what is kept of it; a full disk stops neither. Under the lock: nobody opens a file
@@ -126,14 +138,19 @@ impl Overlay {
         Ok(recorded?)
     }
 
-    /// The content of an entry that nobody has written to since it was judged, and nobody has open. `full`: why it could not
-    /// be copied.
+    /// The content of an entry that nobody has written to since it was judged, or found, and nobody has open. `full`: why it
+    /// could not be copied.
     fn keep_own_file(&self, state: &State, removal: &Removal<'_>, full: store::Error) -> store::Result<StagedContent> {
-        let Removal { row, side, .. } = removal;
-        let is_judged = state.uppers.get(row.id).is_some_and(|upper| !upper.dirty);
+        let Removal { row, side, own, .. } = removal;
+        let stamp = || Ok::<_, store::Error>(self.store.upper_meta(row.id)?.stamp());
+        let is_as_known = match state.uppers.get(row.id) {
+            Some(upper) if upper.left => Some(stamp()?) == side.meta.map(|meta| meta.stamp()),
+            Some(upper) => !upper.dirty,
+            None => false,
+        };
         let is_closed = state.open_of(row.id, &row.names[0]).is_none();
-        match row.held.as_ref().and_then(|held| held.new) {
-            Some(digest) if is_judged && is_closed && side.is_file() => {
+        match *own {
+            Some(digest) if is_as_known && is_closed && side.is_file() => {
                 let by_name =
                     self.store.vitally_for_programs(|| self.store.stage_by_name(row.id, digest, side.size))?;
                 by_name.ok_or(full)

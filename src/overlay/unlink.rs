@@ -12,7 +12,7 @@ use super::uppers::{Recorded, Upper};
 use super::{Caller, Error, Overlay, Result, State};
 use crate::model::{Reason, RelPath};
 use crate::policy::rules::Action;
-use crate::store::{Base, Below, Effect, Epilogue, Fate, Held, NodeLooks, PathEffect, UpperId, UpperRow, What};
+use crate::store::{Base, Below, Effect, Epilogue, Fate, Held, NodeLooks, PathEffect, UpperId, UpperRow, What, Writer};
 use crate::sys::OFlags;
 use crate::sys::file::{FileKind, Meta};
 
@@ -136,7 +136,7 @@ impl Overlay {
         if !existed {
             return match &row.held {
                 Some(held) => self.drop_held(path, &row, held, caller),
-                None => self.drop_new(path, row.id),
+                None => self.drop_new(path, &row, &self.doer(caller)),
             };
         }
         self.ask_ahead_of_deletion(&row, caller)?;
@@ -169,11 +169,12 @@ impl Overlay {
         self.unlink_judged(path, &meta, caller)
     }
 
-    /// A new file goes before anybody judged it: no trace.
-    fn drop_new(&self, path: &RelPath, id: UpperId) -> Result<()> {
-        let epilogue = Epilogue { drop: vec![id], ..Epilogue::default() };
-        self.orphan(path, id, |_| Ok(self.store.record_epilogue(&epilogue)?))?;
-        self.store.drop_upper_file(id);
+    /// A new file goes before anybody judged it: no trace, unless that was tried.
+    fn drop_new(&self, path: &RelPath, row: &UpperRow, by: &Writer) -> Result<()> {
+        let removal = self.removal(row, by)?;
+        let epilogue = Epilogue { drop: vec![row.id], ..Epilogue::default() };
+        self.orphan(path, row.id, |state| self.record_removal(state, removal, &epilogue))?;
+        self.store.drop_upper_file(row.id);
         Ok(())
     }
 
@@ -198,7 +199,7 @@ impl Overlay {
         let row = self.state.lock().uppers.get(id).map(|upper| upper.row.clone());
         // In the place of a held deletion it would take that along: it stays as it is, made and not written.
         let new = row.filter(UpperRow::is_new);
-        if let Some(Err(err)) = new.map(|row| self.drop_new(path, row.id)) {
+        if let Some(Err(err)) = new.map(|row| self.drop_new(path, &row, &Writer::default())) {
             log::error!("take {path} back, which could not be made: {err}");
         }
     }

@@ -183,14 +183,12 @@ impl Store {
         Ok(effects.iter().flatten().filter_map(base).flatten().collect())
     }
 
-    /// The hashes of all content that has a row.
-    fn contents(&self) -> Result<Vec<Digest>> {
+    /// The hashes of all content that has a row, or a file: on a full disk one may have come without the other.
+    fn contents(&self) -> Result<HashSet<Digest>> {
         let query = "SELECT sha256, '' FROM content WHERE sha256 > ?1 ORDER BY sha256 LIMIT ?2";
-        Ok(self
-            .in_pieces(query, String::new(), |hex, _: &String| Ok(Digest::parse(hex)))?
-            .into_iter()
-            .flatten()
-            .collect())
+        let rows = self.in_pieces(query, String::new(), |hex, _: &String| Ok(Digest::parse(hex)))?;
+        let files = self.dirs.content_files()?;
+        Ok(rows.into_iter().flatten().chain(files.iter().filter_map(|name| Digest::parse(name))).collect())
     }
 
     /// What landings under way need.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::*;
+use crate::overlay::discard::Writing;
 use crate::store::{Backup, Below, Durability, Epilogue, Landing};
 use crate::sys::steps::{Area, Calls, Ended, Fate, PANICKED, Steps, Trap, apart, assert_passes_apart};
 
@@ -47,7 +48,7 @@ fn a_full_disk_takes_no_row() {
         Steps::watch(Trap { calls: Calls::Growing, area, at: 1, fate: Fate::AllFail(libc::ENOSPC), reserve }).unwrap();
     match under.starts_with("landed") {
         true => bench.view().row_dropped(&mut bench.view().state.lock(), row.id),
-        false => bench.view().back_to_lower(&row, |_| false, shown),
+        false => bench.view().back_to_lower(&row, |_| false, shown, Writing::GoesOn),
     }
     assert!(steps.failed() > 0);
     let written = bench.view().write(handle, 0, b"again");

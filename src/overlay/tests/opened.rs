@@ -9,6 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::*;
+use crate::overlay::discard::Writing;
 use crate::sys::steps::{Area, Calls, Fate, Steps, Trap, test_apart};
 
 /// By which a process knows what is done, and which open fails meanwhile, the first being 1.
@@ -109,7 +110,7 @@ impl Act {
                 // Nobody had it open then.
                 let shown = bench.view().what_lower_shows(&path, None).unwrap();
                 bench.view().store().remove_upper(row.id).unwrap();
-                bench.view().back_to_lower(&row, |_| true, shown);
+                bench.view().back_to_lower(&row, |_| true, shown, Writing::GoesOn);
                 Ok(())
             }
             Self::Rename => bench.try_rename("a.new", "a"),

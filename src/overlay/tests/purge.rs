@@ -146,6 +146,19 @@ fn what_somebody_is_about_to_name_is_left_alone() {
     assert!(bench.view().store().content(content.digest).unwrap().is_none());
 }
 
+/// As what was to name it did not come to be, on a full disk.
+#[test]
+fn what_came_into_a_file_and_into_no_row_goes() {
+    let bench = Bench::new();
+    bench.put("a", &lines(20_000));
+    bench.view().store().stage_content(&std::fs::File::open(bench.lower_path("a")).unwrap()).unwrap();
+    bench.view().purge().unwrap();
+    assert_eq!(bench.view().store().dirs().content_files().unwrap().len(), 1);
+    bench.purge(&NOTHING);
+    assert_eq!(bench.view().store().dirs().content_files().unwrap().len(), 0);
+    assert_eq!(bench.view().check().unwrap().0, []);
+}
+
 #[test]
 fn purges_beside_saves_and_reviews_take_nothing_that_is_needed() {
     let bench = Bench::new();

@@ -5,6 +5,7 @@ use super::*;
 use crate::model::BackupKind;
 use crate::protocol::Event;
 use crate::store::{Backup, Fate};
+use crate::sys::steps::{self, Area, Calls, Steps, Trap, assert_passes_apart};
 
 impl Bench {
     /// Path and content of what was removed and kept, the newest first.
@@ -201,6 +202,67 @@ fn an_open_file_that_was_removed_writes_on_without_its_backup() {
     bench.check();
 }
 
+/// Where lower has nothing. What a writer adds to a file that it has comes to that.
+#[test]
+fn what_was_discarded_is_there_again_once_its_writer_goes_on() {
+    let mut bench = Bench::new();
+    bench.save("AGENTS.md", "made\n");
+    let handle = write_at(&bench, libc::O_WRONLY, b"Made\n");
+    bench.view().discard(&[bench.only_id()], &Review::default()).unwrap();
+    assert_eq!(bench.read("AGENTS.md"), None);
+    bench.view().write(handle, 5, b"more\n").unwrap();
+    bench.close(handle);
+    assert_eq!((bench.read("AGENTS.md").as_deref(), bench.lower("AGENTS.md")), (Some("Made\nmore\n"), None));
+    let id = bench.only_id();
+    bench.check();
+    bench.remount();
+    assert_eq!((bench.read("AGENTS.md").as_deref(), bench.only_id()), (Some("Made\nmore\n"), id));
+}
+
+#[test]
+fn what_was_discarded_stays_away_where_nobody_goes_on_with_it_or_something_else_has_come() {
+    let bench = Bench::new();
+    bench.save("AGENTS.md", "made\n");
+    let handle = write_at(&bench, libc::O_WRONLY, b"Made\n");
+    bench.view().discard(&[bench.only_id()], &Review::default()).unwrap();
+    bench.close(handle);
+    assert_eq!((bench.read("AGENTS.md"), bench.held().len(), bench.stage_files()), (None, 0, 0));
+
+    bench.save("AGENTS.md", "made\n");
+    let handle = write_at(&bench, libc::O_WRONLY, b"Made\n");
+    bench.view().discard(&[bench.only_id()], &Review::default()).unwrap();
+    bench.save("AGENTS.md", "another\n");
+    bench.view().write(handle, 5, b"more\n").unwrap();
+    bench.close(handle);
+    assert_eq!((bench.read("AGENTS.md").as_deref(), bench.held().len()), (Some("another\n"), 1));
+    bench.check();
+}
+
+/// By the name that its directory has now, or by none.
+#[test]
+fn what_was_discarded_is_there_again_in_its_directory_as_far_as_that_is_there() {
+    let bench = Bench::new();
+    for dir in ["d", "e"] {
+        bench.put(&format!("{dir}/other"), "o\n");
+        bench.save(&format!("{dir}/AGENTS.md"), "made\n");
+    }
+    let open = |path: &str| bench.open(path, libc::O_WRONLY).unwrap();
+    let (in_renamed, in_removed) = (open("d/AGENTS.md"), open("e/AGENTS.md"));
+    let ids: Vec<ChangeId> = bench.held().into_iter().map(|row| row.held.unwrap().id).collect();
+    bench.view().discard(&ids, &Review::default()).unwrap();
+    bench.rename("d", "f");
+    bench.unlink("e/other");
+    let (root, name) = bench.parent("e");
+    bench.view().rmdir(root, name, &ME).unwrap();
+    for handle in [in_renamed, in_removed] {
+        bench.view().write(handle, 0, b"Mine\n").unwrap();
+        bench.close(handle);
+    }
+    let held: Vec<String> = bench.held().iter().map(|row| row.names[0].to_string()).collect();
+    assert_eq!((held, bench.read("f/AGENTS.md").as_deref()), (vec!["f/AGENTS.md".to_owned()], Some("Mine\n")));
+    bench.check();
+}
+
 #[test]
 fn an_event_tells_of_what_is_equal_to_the_project_again() {
     let bench = Bench::new();
@@ -361,4 +423,50 @@ fn write_at(bench: &Bench, flags: i32, bytes: &[u8]) -> HandleId {
     let offset = if flags & libc::O_APPEND == 0 { 0 } else { bench.meta("AGENTS.md").size };
     bench.view().write(handle, offset, bytes).unwrap();
     handle
+}
+
+/// By which a process knows what is done, on a full disk, to what could not be judged.
+const LEFT: &str = "FETTLE_REMOVAL_LEFT";
+
+#[test]
+fn what_was_closed_and_could_not_be_judged_is_a_backup_once_it_is_removed_or_written_over() {
+    let name = "overlay::tests::removal::what_could_not_be_judged_is_kept";
+    for how in
+        ["removed", "removed when there is room", "written over when there is room", "replaced when there is room"]
+    {
+        assert_passes_apart(name, (LEFT, how));
+    }
+}
+
+#[test]
+fn what_could_not_be_judged_is_kept() {
+    let Ok(how) = std::env::var(LEFT) else { return };
+    let bench = Bench::new();
+    bench.put("a", &lines(20_000));
+    let new = lines(20_000).replace("line 7", "other 7");
+    let handle = bench.open_for_save("a");
+    bench.view().write(handle, 0, new.as_bytes()).unwrap();
+
+    let state = bench.lower_path(".fettle");
+    let (reserve, area) = (Some(state.join("reserve")), Area::Below { dir: state, but: None });
+    let full = Trap { calls: Calls::Growing, area, at: 1, fate: steps::Fate::AllFail(libc::ENOSPC), reserve };
+    let steps = Steps::watch(full).unwrap();
+    assert_eq!(bench.view().flush(handle, &ME).unwrap_err().code(), libc::ENOSPC);
+    assert_eq!(bench.view().release(handle).unwrap_err().code(), libc::ENOSPC);
+    if how.ends_with("room") {
+        steps.relent();
+    }
+    match how.split(' ').next().unwrap() {
+        "removed" => bench.unlink("a"),
+        "replaced" => {
+            bench.save("b", "other\n");
+            bench.rename("b", "a");
+        }
+        _ => bench.close(bench.open_for_save("a")),
+    }
+    steps.relent();
+    assert!(steps.failed() > 0);
+    // Not shown: it is long.
+    assert!(bench.removed() == [kept("a", &new)], "{how}");
+    bench.check();
 }
