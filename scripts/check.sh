@@ -111,9 +111,47 @@ daemons_left() {
     comm -13 <(sort <<<"$daemons_before") <(daemons_now | sort)
 }
 
+# What goes on beside the rest, with its output in $scratch/beside.log. It waits for disks most of the time.
+go_beside() {
+    set -e
+    say "scripts/powercut, beside the others"
+    scripts/powercut --states 40 --bin "$target/debug/fettlefs"
+    say "scripts/conformance --quick, beside the others"
+    # Beside what it builds, so that the suites are built once for it.
+    scripts/conformance --quick --cache "$target/suites" --bin "$target/debug/fettlefs"
+}
+
+start_beside() {
+    # A process group of its own, to be ended with all that it has started.
+    set -m
+    go_beside >"$scratch/beside.log" 2>&1 &
+    beside=$!
+    set +m
+}
+
+await_beside() {
+    local status=0
+    wait "$beside" || status=$?
+    beside=
+    cat "$scratch/beside.log"
+    return "$status"
+}
+
+# They take down what they have mounted.
+end_beside() {
+    local group=$beside tries=0
+    [[ -n $group ]] || return 0
+    kill -TERM -- "-$group" 2>/dev/null || true
+    await_beside || true
+    while kill -0 -- "-$group" 2>/dev/null && ((tries++ < 300)); do
+        sleep 0.1
+    done
+}
+
 finish() {
     local status=$? tries=0 mounts daemons
     trap - EXIT
+    end_beside
     # A daemon that has just been unmounted may still be on its way out.
     while mounts=$(mounts_left) daemons=$(daemons_left) && [[ -n $mounts$daemons ]] && ((tries++ < 50)); do
         sleep 0.1
@@ -145,6 +183,7 @@ scratch=$(mktemp -d "$target/check.XXXXXX")
 # Tests that run as another user must get in.
 chmod 755 "$scratch"
 daemons_before=$(daemons_now)
+beside=
 trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
@@ -165,6 +204,7 @@ say "cargo build"
 cargo build --quiet --locked
 say "scripts/demo"
 scripts/demo --bin "$target/debug/fettlefs"
+start_beside
 say "scripts/selfhost"
 scripts/selfhost --bin "$target/debug/fettlefs"
 say "scripts/kill9"
@@ -186,11 +226,6 @@ fi
 say "scripts/realworld --quick"
 # Not cargo and npm, which take minutes.
 scripts/realworld --quick --only git --only trees --only sqlite --only traffic --bin "$target/debug/fettlefs"
-say "scripts/powercut"
-scripts/powercut --states 40 --bin "$target/debug/fettlefs"
-say "scripts/conformance --quick"
-# Beside what it builds, so that the suites are built once for it.
-scripts/conformance --quick --cache "$target/suites" --bin "$target/debug/fettlefs"
 say "scripts/reading --smoke"
 scripts/reading --smoke --bin "$target/debug/fettlefs"
 say "scripts/effects --smoke"
@@ -207,6 +242,8 @@ fi
 say "scripts/bench --smoke"
 scripts/bench --smoke --bin "$target/debug/fettlefs"
 scripts/bench --smoke --growth --bin "$target/debug/fettlefs"
+say "what went on beside"
+await_beside
 say "cargo test"
 # Death at every step (scripts/crashpoints) is among them: src/overlay/tests/crash.rs tells its counts.
 # Named targets, so that the last summary is that of tests and not of documentation examples, of which there are none.
