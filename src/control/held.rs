@@ -129,7 +129,7 @@ fn landing_together(request: &Request, chosen: &[HeldRow], project: &Project) ->
 }
 
 fn waits_on(row: &HeldRow) -> String {
-    format!("{} waits on: what is not of this is held as deleted in it", row.row().names[0])
+    format!("{} waits on: what is not of this is held as deleted in it", row.row().path())
 }
 
 /// Tells who follows the events that somebody waits for a decision. Nothing changes by it, so it is anybody's who could
@@ -269,7 +269,7 @@ fn not_as_shown(operation: OperationId, late: &[&HeldRow]) -> ErrorBody {
     };
     let message = format!("{operation} is not what was shown of it: {what} came or became another since");
     let error = ErrorBody::new(ErrorCode::Superseded, message).about(operation.to_string());
-    error.telling(late.iter().map(|row| (row.id(), &row.row().names[0])))
+    error.telling(late.iter().map(|row| (row.id(), row.row().path())))
 }
 
 /// What a request means that names nothing.

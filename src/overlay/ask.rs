@@ -115,13 +115,13 @@ impl Overlay {
         new: impl FnOnce() -> Result<Side>,
     ) -> Result<()> {
         let job = Job::to_come(row, takes_along);
-        let _judging = self.judging(job.row.names[0].clone(), by.pid);
+        let _judging = self.judging(job.row.path().clone(), by.pid);
         let mut comparison = match self.compare_ahead(&job, by, new) {
             Ok(Some(comparison)) => comparison,
             // They are asked again when it is judged, which cannot deny it, and holds it.
             Ok(None) => return Ok(()),
             Err(err) => {
-                log::warn!("ask of {} ahead: {err}", job.row.names[0]);
+                log::warn!("ask of {} ahead: {err}", job.row.path());
                 return Ok(());
             }
         };
@@ -140,7 +140,7 @@ impl Overlay {
 
     /// None where what it is to be judged against is gone.
     fn compare_ahead(&self, job: &Job, by: &Writer, new: impl FnOnce() -> Result<Side>) -> Result<Option<Comparison>> {
-        let present = self.present_side(&job.row.names[0])?;
+        let present = self.present_side(job.row.path())?;
         match self.old_side(job, &present)? {
             Old::Known(old) => Ok(Some(self.compare(job, by, *old, new()?, present)?)),
             Old::Lost => Ok(None),

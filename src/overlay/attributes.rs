@@ -122,7 +122,7 @@ impl Overlay {
         let (landed, first, names, links) = {
             let state = self.state.lock();
             let upper = state.uppers.get(id).ok_or(Error::Errno(libc::ENOENT))?;
-            (upper.is_landed(), upper.row.names[0].clone(), upper.row.names.len(), upper.links_below())
+            (upper.is_landed(), upper.row.path().clone(), upper.row.names.len(), upper.links_below())
         };
         if landed && let Some(meta) = self.lower.stat(path).doing(|| format!("stat {path}"))? {
             return Ok(meta);

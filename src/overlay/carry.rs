@@ -358,7 +358,7 @@ impl State {
                 None => self.uppers.insert(Upper { synced: one.synced, ..Upper::written(row.clone()) }),
             }
             self.uppers.set_row(row.clone());
-            self.bind(&row.names[0], opened);
+            self.bind(row.path(), opened);
             ids.push(row.id);
         }
         ids

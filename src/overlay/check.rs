@@ -44,13 +44,13 @@ impl Overlay {
         for upper in state.uppers.iter() {
             let held = upper.row.held.as_ref();
             if let Some(held) = held.filter(|held| state.uppers.by_id(&held.id) != Some(upper.row.id)) {
-                let (about, message) = (upper.row.names[0].to_string(), format!("is not found as {:?}", held.id));
+                let (about, message) = (upper.row.path().to_string(), format!("is not found as {:?}", held.id));
                 faults.push(Fault { kind: FaultKind::Upper, about, message });
             }
         }
         for upper in state.uppers.iter().filter(|upper| upper.has_row() && !upper.busy && !upper.dirty) {
             if rows.get(&upper.row.id) != Some(&&upper.row) {
-                let about = upper.row.names[0].to_string();
+                let about = upper.row.path().to_string();
                 let message = format!("is {:?} in the view, {:?} in the database", upper.row, rows.get(&upper.row.id));
                 faults.push(Fault { kind: FaultKind::Upper, about, message });
             }

@@ -49,24 +49,24 @@ impl Overlay {
         let mode = present.mode;
         if present.kind == Some(FileKind::Directory) {
             // It is hidden, and something else took its place: there is no content to be judged against.
-            return self.present_side(&row.names[0]).map(Old::known);
+            return self.present_side(row.path()).map(Old::known);
         }
         if row.held.is_some() {
             return match (row.base.below, row.base.content) {
                 // It may have left what it was based on, for a path that had something else.
-                (Below::Nothing, None) => self.anchor_side(&row.names[0]),
+                (Below::Nothing, None) => self.anchor_side(row.path()),
                 (_, content) => self.kept_side(content, mode),
             };
         }
         let as_it_was = match row.base.below {
             _ if job.moved_on => false,
-            Below::Entry { stamp, .. } => !self.has_other_content(&row.names[0], &stamp, present),
+            Below::Entry { stamp, .. } => !self.has_other_content(row.path(), &stamp, present),
             Below::Nothing => present.meta.is_none(),
         };
         if !as_it_was {
             return Ok(Old::Lost);
         }
-        if let Some(first) = self.window_first(&row.names[0], present)? {
+        if let Some(first) = self.window_first(row.path(), present)? {
             return self.kept_side(first, mode);
         }
         if let Some(first) = self.handle_first(job) {
@@ -74,7 +74,7 @@ impl Overlay {
         }
         match row.base.below {
             Below::Entry { .. } => Ok(Old::known(present.clone())),
-            Below::Nothing => self.anchor_side(&row.names[0]),
+            Below::Nothing => self.anchor_side(row.path()),
         }
     }
 
@@ -180,7 +180,7 @@ impl Overlay {
     /// Gathers every reason to hold that contents and rules give.
     pub(super) fn compare(&self, job: &Job, by: &Writer, old: Side, new: Side, present: Side) -> Result<Comparison> {
         let policy = self.policy();
-        let path = job.row.names[0].clone();
+        let path = job.row.path().clone();
         let facts = facts(&old, &new);
         let mut comparison = Comparison {
             path,

@@ -70,7 +70,7 @@ impl Overlay {
     /// last.
     fn confirm_emptied(&self, landed: &[Taken], how: &ConfirmHow) -> Vec<Outcome> {
         let deleted = landed.iter().filter(|change| change.row.what == What::Whiteout);
-        let dirs = deleted.filter_map(|change| change.row.names[0].parent()).collect();
+        let dirs = deleted.filter_map(|change| change.row.path().parent()).collect();
         let ids = self.emptied(dirs, HashSet::new());
         if ids.is_empty() {
             return Vec::new();
@@ -97,7 +97,7 @@ impl Overlay {
         // What takes the place of a directory comes before what that takes along goes, and a directory before what is in it.
         let replaces_dir = |landable: &Landable| landable.present.is_dir() && !landable.new.is_dir();
         let depth = |landable: &Landable| match landable.new.is_dir() {
-            true => landable.taken.row.names[0].components().count(),
+            true => landable.taken.row.path().components().count(),
             false => usize::MAX,
         };
         // What takes one name of a file comes before the file is written in place by another: it is based on it as it is.
@@ -120,7 +120,7 @@ impl Overlay {
 
     /// Checks one of `all` changes against its id and against lower as it is now; merges where lower has moved on.
     fn landable(&self, change: &Taken, all: &[Taken], how: &ConfirmHow) -> Reviewed<Landable> {
-        let path = &change.row.names[0];
+        let path = change.row.path();
         let fault = |err: Error| failed(path, &err);
         let mut new = self.row_side(&change.row).map_err(fault)?;
         self.check_as_reviewed(change, &mut new)?;
@@ -153,7 +153,7 @@ impl Overlay {
 
     /// An id names exact content: what lands is what was reviewed, or nothing (SPEC §8).
     pub(super) fn check_as_reviewed(&self, change: &Taken, new: &mut Side) -> Reviewed<()> {
-        let path = &change.row.names[0];
+        let path = change.row.path();
         let fault = |err: std::io::Error| failed(path, &err.into());
         let looks = new.looks(&change.row).map_err(fault)?.digest();
         if (new.digest().map_err(fault)?, looks) == (change.held.new, change.held.looks) {
@@ -171,7 +171,7 @@ impl Overlay {
             *new = reopened.ok_or_else(|| self.state.lock().crossed(taken))?;
         }
         if present.is_file() {
-            let path = &taken.row.names[0];
+            let path = taken.row.path();
             let conflict = || store::Error::Conflict { path: path.to_string() };
             *present = present.reopened(self.present_side(path)?).ok_or_else(conflict)?;
         }
@@ -202,7 +202,7 @@ impl Overlay {
     fn check_further_names(&self, change: &Taken) -> Reviewed<()> {
         for name in change.row.further_names() {
             if self.lower.exists(name).map_err(|err| failed(name, &err.into()))? {
-                let (first, id) = (&change.row.names[0], &change.held.id);
+                let (first, id) = (change.row.path(), &change.held.id);
                 // Without the id as such, by which programs and people would be told that it can be forced.
                 let why = format!(
                     "something else is there below by now, where {first} is to be linked: move it away, or discard {id}"
@@ -215,9 +215,9 @@ impl Overlay {
 
     /// A directory goes with what was deleted in it. With anything else in it, which the view does not show, it stays.
     fn check_emptied(&self, dir: &Taken, taken: &[Taken]) -> Reviewed<()> {
-        let path = &dir.row.names[0];
+        let path = dir.row.path();
         let goes =
-            |entry: &RelPath| taken.iter().any(|one| one.row.what == What::Whiteout && one.row.names[0] == *entry);
+            |entry: &RelPath| taken.iter().any(|one| one.row.what == What::Whiteout && *one.row.path() == *entry);
         match self.other_entry(path, goes)? {
             Some(other) => {
                 let why =
@@ -243,7 +243,7 @@ impl Overlay {
         }
         let merged = |path: &RelPath| outcomes.iter().any(|done| done.path == *path && done.action == Done::Merged);
         for change in taken {
-            let path = &change.row.names[0];
+            let path = change.row.path();
             if merged(path) { self.tell_content_changed(path) } else { self.tell_changed(path) }
         }
     }
@@ -255,7 +255,7 @@ pub(super) fn check_mode_below(change: &Taken, new: &Side, present: &Side) -> Re
     let brings_mode = change.row.looks.as_ref().is_some_and(|looks| looks.own.mode && !looks.alone);
     match present.meta.filter(Meta::is_file).map(|meta| meta.mode) {
         Some(now) if brings_mode && now != base && now != new.mode => {
-            let (path, id) = (&change.row.names[0], &change.held.id);
+            let (path, id) = (change.row.path(), &change.held.id);
             let why = format!("it was given mode {now:03o} below, since {id} was based on it with {base:03o}");
             Err(refused_at(path, ErrorCode::Conflict, &why).about(id.as_str()))
         }
@@ -269,12 +269,12 @@ pub(super) fn has_content(kind: FileKind) -> bool {
 
 fn dir_outcome(dir: &Taken) -> Outcome {
     let (id, kind) = (Some(dir.held.id.clone()), Some(dir.held.kind));
-    Outcome { id, kind, ..Outcome::new(Done::Applied, dir.row.names[0].clone()) }
+    Outcome { id, kind, ..Outcome::new(Done::Applied, dir.row.path().clone()) }
 }
 
 pub(super) fn outcome(landable: &Landable) -> Outcome {
     let held = &landable.taken.held;
-    let mut outcome = Outcome::new(landable.done, landable.taken.row.names[0].clone());
+    let mut outcome = Outcome::new(landable.done, landable.taken.row.path().clone());
     outcome.also = Also(landable.taken.row.further_names().to_vec());
     outcome.id = Some(held.id.clone());
     outcome.kind = Some(held.kind);

@@ -42,10 +42,10 @@ impl Overlay {
             landable.close();
         }
         for dir in dirs {
-            landing.remove_dir(&self.lower, &dir.row.names[0])?;
+            landing.remove_dir(&self.lower, dir.row.path())?;
             epilogue.events.push(self.confirmed_dir(dir, by)?);
             epilogue.drop.push(dir.row.id);
-            epilogue.verdicts.push((dir.held.id.clone(), dir.row.names[0].clone(), Fate::Applied));
+            epilogue.verdicts.push((dir.held.id.clone(), dir.row.path().clone(), Fate::Applied));
         }
         Ok((landing, epilogue))
     }
@@ -80,7 +80,7 @@ impl Overlay {
     /// is known by that.
     fn anchors_elsewhere(&self, landables: &[Landable], epilogue: &Epilogue) -> Vec<Anchor> {
         let state = self.state.lock();
-        let replaced = landables.iter().filter_map(|landable| Some((&landable.taken.row.names[0], landable.backup?)));
+        let replaced = landables.iter().filter_map(|landable| Some((landable.taken.row.path(), landable.backup?)));
         let moved = replaced.flat_map(|(path, kept)| state.past.moved_to(path, kept));
         let is_reviewed = |anchor: &Anchor| epilogue.anchors.iter().any(|reviewed| reviewed.path == anchor.path);
         moved.filter(|anchor| !is_reviewed(anchor)).collect()
@@ -98,7 +98,7 @@ impl Overlay {
         self.apply_as_taken(promised, taken, |state, applied| {
             state.know(elsewhere);
             for (Landable { taken, new, present, done, .. }, content) in landables.iter().zip(contents) {
-                let path = &taken.row.names[0];
+                let path = taken.row.path();
                 let meta = state.confirmed(applied, &taken.row, present.meta.as_ref(), content);
                 match present.meta.filter(|_| has_others_edits(taken, content)) {
                     Some(before) => self.show_merged(state, &taken.row, before.stamp()),
@@ -121,14 +121,14 @@ impl Overlay {
     /// shows them from now on. Who has it open writes to a copy of that, and has not seen it.
     fn show_merged(&self, state: &mut State, row: &UpperRow, before: Stamp) {
         // Also what was opened since it was taken.
-        let open = state.open_of(row.id, &row.names[0]).cloned();
+        let open = state.open_of(row.id, row.path()).cloned();
         state.uppers.remove(row.id);
         state.verdicts_due.push(row.id);
         state.epoch += 1;
         let Some(open) = open else { return };
         open.changed_below(state.epoch);
         // Where it cannot be opened, what is open goes on with what it had: no write of his is based on what lower has.
-        let now = self.lower.open_to_read(&row.names[0]).map_or_else(|_| open.file(), Arc::new);
+        let now = self.lower.open_to_read(row.path()).map_or_else(|_| open.file(), Arc::new);
         open.goes_on_with(now);
         state.handles_on(open.node).for_each(|handle| handle.landed_merged(before));
     }
@@ -155,7 +155,7 @@ impl Overlay {
     fn stage_confirmed(&self, landable: &mut Landable, landing: &mut Landing<'_>, by: &Writer) -> Result<()> {
         let row = &landable.taken.row;
         let change = Replacement {
-            path: &row.names[0],
+            path: row.path(),
             base: &row.base,
             new: &landable.new,
             raises: None,
@@ -169,7 +169,7 @@ impl Overlay {
 
     /// A directory whose removal was held goes with what was held in it.
     fn confirmed_dir(&self, dir: &Taken, by: &Writer) -> Result<EventDraft> {
-        let path = &dir.row.names[0];
+        let path = dir.row.path();
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?.filter(Meta::is_dir);
         let removed = meta.map(|meta| self.dir_removed(path, &meta)).transpose()?;
         let event = self.event(EventName::Confirmed, path).with(|event| {
@@ -194,7 +194,7 @@ impl Overlay {
         by: &Writer,
     ) -> Result<()> {
         let Landable { taken, new, present, done, backup } = landable;
-        let path = &taken.row.names[0];
+        let path = taken.row.path();
         let content = new.kept().doing(|| format!("hash {path}"))?;
         let after = new.version(content);
         if let Some(meta) = present.meta.filter(|meta| meta.is_dir() && !new.is_dir()) {
@@ -236,7 +236,7 @@ impl State {
         before: Option<&Meta>,
         content: Option<Kept>,
     ) -> Option<Meta> {
-        let path = &row.names[0];
+        let path = row.path();
         let meta = applied.meta_of(path);
         if let (Some(before), Some(after)) = (before, &meta) {
             let taken = self.uppers.taken_as_written(&before.stamp(), &after.stamp(), content);
@@ -261,7 +261,7 @@ impl State {
     /// Lower now has, as `meta`, what the view already showed. Whoever saw the base of this change has missed nothing.
     pub(super) fn nothing_missed(&mut self, row: &UpperRow, meta: Option<&Meta>) {
         let (Below::Entry { stamp, .. }, Some(meta)) = (row.base.below, meta) else { return };
-        let (path, after) = (&row.names[0], meta.stamp());
+        let (path, after) = (row.path(), meta.stamp());
         for name in [path.clone()].into_iter().chain(self.others_of(path, &stamp, &after)) {
             self.sights.unchanged(&name, &stamp, &after);
         }

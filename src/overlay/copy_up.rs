@@ -358,7 +358,7 @@ impl Overlay {
         }
         let upper = state.uppers.get_mut(id)?;
         upper.synced = true;
-        upper.is_landed().then(|| upper.row.names[0].clone())
+        upper.is_landed().then(|| upper.row.path().clone())
     }
 
     /// Lets an upper entry go that has landed and is not being written. Who has it open goes on with lower, also to write:
@@ -366,7 +366,7 @@ impl Overlay {
     pub(super) fn evict(&self, id: UpperId) {
         let mut state = self.state.lock();
         let Some(upper) = state.uppers.get(id).filter(|upper| upper.is_landed() && !upper.busy) else { return };
-        let (path, base) = (upper.row.names[0].clone(), upper.row.base);
+        let (path, base) = (upper.row.path().clone(), upper.row.base);
         if let Some(open) = state.open_of(id, &path).cloned() {
             if open.is_unused() {
                 state.nodes.let_go(&open);

@@ -32,10 +32,10 @@ impl GivenAway<'_> {
     /// The content of a change that nobody has open, kept by name. `full`: why it could not be copied.
     fn stage(&mut self, change: &Taken, side: &mut Side, full: store::Error) -> Result<StagedContent> {
         let id = change.row.id;
-        let digest = side.digest().doing(|| format!("hash {}", change.row.names[0]))?;
+        let digest = side.digest().doing(|| format!("hash {}", change.row.path()))?;
         let (Some(digest), Some(FileKind::Regular)) = (digest, side.kind) else { return Err(full.into()) };
         {
-            let is_open = |state: &State| state.nodes.open_at(&change.row.names[0]).is_some();
+            let is_open = |state: &State| state.nodes.open_at(change.row.path()).is_some();
             let mut state = self.overlay.state.lock();
             // Who has read it a moment ago may have closed it, and the release be under way.
             self.overlay.wait_while(&mut state, WAIT_FOR_CLOSE, is_open);
@@ -118,7 +118,7 @@ impl Dropping<'_> {
         let steps: HashMap<&RelPath, Option<Meta>> =
             applied.outcomes.iter().map(|step| (&step.path, step.meta)).collect();
         for (change, shown) in self.reviewing.taken.iter().zip(&mut self.shown) {
-            if let Some(meta) = steps.get(&change.row.names[0]) {
+            if let Some(meta) = steps.get(change.row.path()) {
                 *shown = Shown { meta: *meta, file: None };
             }
         }
@@ -172,7 +172,7 @@ impl Overlay {
         let state = self.state.lock();
         let given: HashSet<&ChangeId> = ids.iter().collect();
         let uppers = ids.iter().filter_map(|id| state.uppers.get(state.uppers.by_id(id)?));
-        let hidden = dirs_above(uppers.map(|upper| &upper.row.names[0])).into_iter().filter_map(|dir| {
+        let hidden = dirs_above(uppers.map(|upper| upper.row.path())).into_iter().filter_map(|dir| {
             let row = &state.uppers.get(state.uppers.at(&dir)?)?.row;
             let held = row.held.as_ref().filter(|_| row.removes_dir())?;
             (!given.contains(&held.id)).then(|| held.id.clone())
@@ -205,7 +205,7 @@ impl Overlay {
     ) -> Reviewed<()> {
         let Dropping { given_away, reviewing, kept, .. } = dropping;
         for (index, change) in reviewing.taken.iter().enumerate() {
-            let path = &change.row.names[0];
+            let path = change.row.path();
             let fault = |err: Error| failed(path, &err);
             let mut side = match self.row_side(&change.row) {
                 // Somebody has taken its file away: nothing is left to be kept, and no other way to be rid of the change.
@@ -243,7 +243,7 @@ impl Overlay {
         let Dropping { reviewing, shown, .. } = dropping;
         self.check_nothing_left_inside(&reviewing.taken)?;
         let below = |change: &Taken| {
-            let path = &change.row.names[0];
+            let path = change.row.path();
             self.what_lower_shows(path, change.open.as_ref()).map_err(|err| failed(path, &err))
         };
         *shown = reviewing.taken.iter().map(below).collect::<Reviewed<_>>()?;
@@ -267,7 +267,7 @@ impl Overlay {
         }
         // What is in a directory before it: it is found by its path.
         let mut inner_first: Vec<(&Taken, Shown)> = reviewing.taken.iter().zip(shown).collect();
-        inner_first.sort_by(|(a, _), (b, _)| b.row.names[0].cmp(&a.row.names[0]));
+        inner_first.sort_by(|(a, _), (b, _)| b.row.path().cmp(a.row.path()));
         for (change, shown) in inner_first {
             self.back_to_lower(&change.row, |state| state.is_as_taken(change), shown, Writing::GoesOn);
         }
@@ -291,7 +291,7 @@ impl Overlay {
     fn check_nothing_left_inside(&self, taken: &[Taken]) -> Reviewed<()> {
         let state = self.state.lock();
         let dirs = taken.iter().filter(|change| change.row.what == What::Dir);
-        let mut inside = dirs.flat_map(|dir| state.uppers.within(&dir.row.names[0]));
+        let mut inside = dirs.flat_map(|dir| state.uppers.within(dir.row.path()));
         // A deletion in a directory that somebody removed needs no place. Nor does a directory that a look has made a moment
         // ago for the sake of what is in it: it goes with the last of that.
         let needs_place = |id: &UpperId| {
@@ -300,7 +300,7 @@ impl Overlay {
         let left = inside.find(|id| needs_place(id) && !taken.iter().any(|change| change.row.id == *id));
         match left.and_then(|id| state.uppers.get(id)) {
             Some(left) => {
-                let path = &left.row.names[0];
+                let path = left.row.path();
                 let body = ErrorBody::new(ErrorCode::Busy, format!("{path} is being written"));
                 Err(ErrorBody { path: Some(path.clone()), ..body })
             }
@@ -316,7 +316,7 @@ impl Overlay {
         shown: Shown,
         writing: Writing,
     ) {
-        let path = &row.names[0];
+        let path = row.path();
         let Shown { mut meta, file } = shown;
         let mut state = self.state.lock();
         state.epoch += 1;
@@ -385,7 +385,7 @@ impl Overlay {
 }
 
 fn outcome(change: &Taken) -> Outcome {
-    let mut outcome = Outcome::new(Done::Discarded, change.row.names[0].clone());
+    let mut outcome = Outcome::new(Done::Discarded, change.row.path().clone());
     outcome.also = Also(change.row.further_names().to_vec());
     outcome.id = Some(change.held.id.clone());
     outcome.kind = Some(change.held.kind);
@@ -406,6 +406,6 @@ pub(super) fn discarded_for(
 ) -> Result<Effect> {
     let content = kept.map(|digest| Kept { digest, symlink: side.is_symlink() });
     let version = side.meta.map(|meta| Version { group: side.masked_group(), ..Version::of(&meta, content) });
-    let looks = side.looks(row).doing(|| format!("look at {}", row.names[0]))?;
+    let looks = side.looks(row).doing(|| format!("look at {}", row.path()))?;
     Ok(Effect::Discarded { row: Box::new(row.clone()), content: version, xattrs: looks.given_xattrs(), instead })
 }

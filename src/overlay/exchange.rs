@@ -174,7 +174,7 @@ impl Overlay {
 
     fn claim_original(&self, id: UpperId) -> Result<Original<'_>> {
         let (row, claim) = self.claim(id)?;
-        let open = self.state.lock().open_of(id, &row.names[0]).cloned();
+        let open = self.state.lock().open_of(id, row.path()).cloned();
         let version = open.as_ref().map_or(0, |open| open.version());
         Ok(Original { open, version, _claim: claim })
     }

@@ -19,7 +19,7 @@ impl Overlay {
         if !review.dry_run {
             self.tell_expired([&change.row]);
         }
-        let message = format!("{} of {} {expired}", change.held.id, change.row.names[0]);
+        let message = format!("{} of {} {expired}", change.held.id, change.row.path());
         Err(ErrorBody::new(ErrorCode::Expired, message).about(change.held.id.as_str()))
     }
 
@@ -41,7 +41,7 @@ impl Overlay {
         };
         for (row, held, message) in expired {
             if told.get(held.id.as_str()).is_none_or(|at| *at < held.renewed) {
-                self.record_refusal(EventName::Expired, (&row.names[0], &held.id), &message);
+                self.record_refusal(EventName::Expired, (row.path(), &held.id), &message);
             }
         }
     }
@@ -49,7 +49,7 @@ impl Overlay {
     /// Nothing where it is only told what would be: nobody has decided anything.
     pub(super) fn record_failure(&self, change: &Taken, err: &ErrorBody, review: &Review) {
         if !review.dry_run {
-            self.record_refusal(EventName::ConfirmFailed, (&change.row.names[0], &change.held.id), &err.message);
+            self.record_refusal(EventName::ConfirmFailed, (change.row.path(), &change.held.id), &err.message);
         }
     }
 

@@ -98,7 +98,7 @@ impl Overlay {
         let mut paths: Vec<RelPath> = {
             let state = self.state.lock();
             let held = state.uppers.iter().filter(|upper| upper.row.held.is_some());
-            state.seen.keys().cloned().chain(held.map(|upper| upper.row.names[0].clone())).collect()
+            state.seen.keys().cloned().chain(held.map(|upper| upper.row.path().clone())).collect()
         };
         paths.sort();
         paths.dedup();
@@ -191,7 +191,7 @@ impl Overlay {
         let (held, touched) = {
             let state = self.state.lock();
             let held = state.uppers.iter().filter(|upper| upper.row.held.is_some());
-            let held: Vec<RelPath> = held.map(|upper| upper.row.names[0].clone()).collect();
+            let held: Vec<RelPath> = held.map(|upper| upper.row.path().clone()).collect();
             (held, state.past.iter().map(|(path, _)| path.clone()).collect::<Vec<_>>())
         };
         // A new session has nothing to remember.

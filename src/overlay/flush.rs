@@ -36,8 +36,8 @@ impl Overlay {
         let idle: Vec<(UpperId, RelPath)> = state
             .uppers
             .iter()
-            .filter(|upper| upper.dirty && !upper.busy && !open.contains(&upper.row.names[0]))
-            .map(|upper| (upper.row.id, upper.row.names[0].clone()))
+            .filter(|upper| upper.dirty && !upper.busy && !open.contains(upper.row.path()))
+            .map(|upper| (upper.row.id, upper.row.path().clone()))
             .collect();
         drop(state);
         let mut outcomes = Vec::new();
@@ -74,7 +74,7 @@ impl Overlay {
     pub fn unjudged(&self) -> Vec<WritingNow> {
         let mut unjudged = self.writers();
         let state = self.state.lock();
-        let left = state.uppers.iter().filter(|upper| upper.left).map(|upper| upper.row.names[0].clone());
+        let left = state.uppers.iter().filter(|upper| upper.left).map(|upper| upper.row.path().clone());
         unjudged.extend(left.map(|path| WritingNow { path, pid: 0 }));
         unjudged
     }

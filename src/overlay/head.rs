@@ -37,7 +37,7 @@ impl Overlay {
         let rows: Vec<&UpperRow> = rows.into_iter().collect();
         let at_head = match rows.is_empty() {
             true => Vec::new(),
-            false => self.at_head(rows.iter().map(|row| row.names[0].clone()).collect()).unwrap_or_default(),
+            false => self.at_head(rows.iter().map(|row| row.path().clone()).collect()).unwrap_or_default(),
         };
         let is_there = |&(row, at): &(&UpperRow, At)| self.has(at, row);
         rows.into_iter().zip(at_head).filter(is_there).map(|(row, _)| row.id).collect()

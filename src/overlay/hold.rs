@@ -80,7 +80,7 @@ impl Overlay {
         let Some((anchor, whiteout, is_temporary)) = left else { return Ok(None) };
         if job.synced {
             // The source is the only copy on disk, and it goes.
-            self.sync_copy(job.row.id, &job.row.names[0])?;
+            self.sync_copy(job.row.id, job.row.path())?;
         }
         let mut landing = Landing::new(&self.store, if job.synced { Durability::Synced } else { Durability::Cached });
         if !is_temporary {
@@ -179,7 +179,7 @@ impl Overlay {
         looks: Option<Digest>,
         actor: &Writer,
     ) -> Result<(Held, Part)> {
-        let doing = || format!("hash {}", job.row.names[0]);
+        let doing = || format!("hash {}", job.row.path());
         let new = comparison.new.digest().doing(doing)?;
         comparison.reasons.sort();
         comparison.reasons.dedup();
@@ -247,7 +247,7 @@ impl Overlay {
     /// Holds what hides a directory, or a rename's source, for a reason that is not its content.
     pub(super) fn hold_whiteout(&self, id: UpperId, reason: Reason, by: &Writer) -> Result<()> {
         let Some(mut row) = self.state.lock().uppers.get(id).map(|upper| upper.row.clone()) else { return Ok(()) };
-        let path = row.names[0].clone();
+        let path = row.path().clone();
         if !matches!(self.origin_below(&path)?, Origin::Lower(meta) if meta.is_dir()) {
             return self.settle_because(id, by, vec![reason]).map(|_| ());
         }
@@ -320,7 +320,7 @@ impl State {
                 false => upper.left = true,
             }
         }
-        if let Some(open) = self.open_of(job.row.id, &job.row.names[0]) {
+        if let Some(open) = self.open_of(job.row.id, job.row.path()) {
             // Who writes over it while it was judged had nothing to keep until now.
             open.overwritten.store(false, Ordering::SeqCst);
         }

@@ -66,7 +66,7 @@ pub(super) struct HeldAgain {
 
 impl Returning<'_> {
     pub fn outcome(&self) -> Outcome {
-        let mut outcome = Outcome::new(Done::Held, self.row.names[0].clone());
+        let mut outcome = Outcome::new(Done::Held, self.row.path().clone());
         outcome.also = Also(self.row.further_names().to_vec());
         if let Some(held) = &self.row.held {
             outcome.id = Some(held.id.clone());
@@ -79,7 +79,7 @@ impl Returning<'_> {
 
 impl Returned<'_> {
     pub fn path(&self) -> &RelPath {
-        &self.row.names[0]
+        self.row.path()
     }
 
     /// The entry whose place it takes.
@@ -122,7 +122,7 @@ impl Overlay {
         plan: &Plan<'_>,
         how: &UndoHow,
     ) -> Reviewed<Option<Returning<'a>>> {
-        let path = &row.names[0];
+        let path = row.path();
         let (there, is_anothers) = {
             let state = self.state.lock();
             let there = row.names.iter().find_map(|name| state.uppers.at(name));
@@ -178,8 +178,8 @@ impl Overlay {
             (Below::Entry { stamp, .. }, Some(meta)) if meta.is_dir() => Ok(is_inode(stamp, meta)),
             (Below::Entry { stamp, .. }, Some(meta)) if *stamp == meta.stamp() => Ok(true),
             (Below::Entry { .. }, Some(_)) => {
-                let mut present = self.present_side(&row.names[0])?;
-                let content = present.kept().doing(|| format!("hash {}", row.names[0]))?;
+                let mut present = self.present_side(row.path())?;
+                let content = present.kept().doing(|| format!("hash {}", row.path()))?;
                 Ok(content.is_some() && content == row.base.content_below())
             }
         }
@@ -195,7 +195,7 @@ impl Overlay {
     /// Its content as an upper entry, on disk.
     pub(super) fn bring_back(&self, returning: &Returning<'_>) -> Result<Returned<'_>> {
         let Returning { row, content, xattrs, below, instead } = returning;
-        let path = &row.names[0];
+        let path = row.path();
         let doing = || format!("bring back {path}");
         let now = store::now_millis();
         let held = row.held.clone().map(|held| store::Held { renewed: now, ..held });
@@ -269,7 +269,7 @@ impl Overlay {
         epilogue: &mut Epilogue,
     ) -> Result<()> {
         for Returned { row, instead, .. } in returned {
-            let path = &row.names[0];
+            let path = row.path();
             let id = held_id(row)?;
             let event = undone_event(self, path, operation, how).with(|event| event.id = Some(id.to_string()));
             let effect = match instead {
@@ -293,7 +293,7 @@ impl Overlay {
         let side = self.row_side(&row)?;
         let content =
             side.stage(&self.store)?.ok_or(Error::Internal("what is to be held again instead has no content"))?;
-        let backup = self.backup_there(&row.names[0], &side, &content, BackupKind::Discarded, &how.review.by);
+        let backup = self.backup_there(row.path(), &side, &content, BackupKind::Discarded, &how.review.by);
         let effect = discarded_for(Some(by), &row, &side, Some(content.digest))?;
         landing.keep(content, backup);
         Ok(effect)
@@ -302,7 +302,7 @@ impl Overlay {
     /// Whether something else has come where they are to be held, or to what they are held over.
     pub(super) fn is_crossed(&self, state: &State, returned: &[Returned<'_>]) -> Result<bool> {
         for one in returned {
-            let now = self.lower.stat(&one.row.names[0]).doing(|| format!("stat {}", one.row.names[0]))?;
+            let now = self.lower.stat(one.row.path()).doing(|| format!("stat {}", one.row.path()))?;
             if !is_same(one.below.as_ref(), now.as_ref()) || state.is_taken(one) {
                 return Ok(true);
             }
@@ -348,14 +348,14 @@ impl State {
             row.base.below = Below::of(Some(&meta));
         }
         match (&row.what, below) {
-            (What::Whiteout, Some(was)) => self.unnamed_at(&row.names[0], &was),
+            (What::Whiteout, Some(was)) => self.unnamed_at(row.path(), &was),
             // Held over one name of a file: the others go on as they are, and this is none of them any more.
-            (What::File, Some(was)) if was.links > 1 && !row.base.is_shared() => self.nodes.unname_path(&row.names[0]),
+            (What::File, Some(was)) if was.links > 1 && !row.base.is_shared() => self.nodes.unname_path(row.path()),
             (What::File | What::Symlink | What::Whiteout | What::Dir | What::Node, _) => {}
         }
         self.uppers.insert(Upper { dirty: false, busy: true, ..Upper::written(row.clone()) });
         if let Some(Content { new, file }) = content {
-            self.read_on_in(&row.names[0], new.keep(), file);
+            self.read_on_in(row.path(), new.keep(), file);
         }
         row
     }

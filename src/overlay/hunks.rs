@@ -68,7 +68,7 @@ impl Split<'_> {
         let Measure { insertions, deletions, old_lines, .. } = diff::measure(old, text);
         let hunks = diff::hunks(old, text).len() as u64;
         let held = self.change.held.clone();
-        let full = ChangeId::full(&row.names[0], ChangeKind::Modify, row.base.digest(), Some(new), held.looks);
+        let full = ChangeId::full(row.path(), ChangeKind::Modify, row.base.digest(), Some(new), held.looks);
         let id = overlay.state.lock().unused_id(full, self.change.row.id)?;
         let held = Held { id, insertions, deletions, old_lines, hunks, new: Some(new), ..held };
         Ok(UpperRow { held: Some(held), ..row })
@@ -79,14 +79,14 @@ impl Split<'_> {
         let mut epilogue = Epilogue { save: vec![rest.clone()], ..Epilogue::default() };
         if let Some(held) = &rest.held {
             let fate = Fate::Superseded { by: held.id.clone() };
-            epilogue.verdicts.push((self.change.held.id.clone(), rest.names[0].clone(), fate));
+            epilogue.verdicts.push((self.change.held.id.clone(), rest.path().clone(), fate));
         }
         epilogue
     }
 
     fn outcome(&self, done: Done, taken: &[u8]) -> Outcome {
         let Measure { insertions, deletions, old_lines, .. } = diff::measure(self.old.text(), taken);
-        let mut outcome = Outcome::new(done, self.change.row.names[0].clone());
+        let mut outcome = Outcome::new(done, self.change.row.path().clone());
         outcome.also = Also(self.change.row.further_names().to_vec());
         outcome.id = Some(self.change.held.id.clone());
         outcome.kind = Some(self.change.held.kind);
@@ -114,7 +114,7 @@ impl Overlay {
         let outcome = landed.inspect_err(|err| self.record_failure(change, err, &how.review))?;
         self.note_parted(&change.held, outcome.new_id.as_ref());
         if !how.review.dry_run {
-            self.tell_changed(&change.row.names[0]);
+            self.tell_changed(change.row.path());
         }
         Ok(vec![outcome])
     }
@@ -133,7 +133,7 @@ impl Overlay {
         let outcome = self.drop_hunks(&split, review)?;
         self.note_parted(&change.held, outcome.new_id.as_ref());
         if !review.dry_run {
-            self.tell_content_changed(&change.row.names[0]);
+            self.tell_content_changed(change.row.path());
         }
         Ok(vec![outcome])
     }
@@ -141,7 +141,7 @@ impl Overlay {
     /// None where all hunks are chosen; `bad_request` where there is no such hunk, or nothing that has hunks.
     fn split<'a>(&self, change: &'a Taken, numbers: &[u32]) -> Reviewed<Option<Split<'a>>> {
         let (row, id) = (&change.row, &change.held.id);
-        let path = &row.names[0];
+        let path = row.path();
         let refused = |why: &str| {
             let body = ErrorBody::new(ErrorCode::BadRequest, format!("{id} of {path} {why}")).about(id.as_str());
             ErrorBody { path: Some(path.clone()), ..body }
@@ -166,7 +166,7 @@ impl Overlay {
 
     fn land_hunks(&self, split: &Split<'_>, how: &ConfirmHow) -> Reviewed<Outcome> {
         let change = split.change;
-        let path = &change.row.names[0];
+        let path = change.row.path();
         let fault = |err: Error| failed(path, &err);
         let mut present = self.present_side(path).map_err(fault)?;
         if !self.is_as_based(&change.row, &mut present).map_err(fault)? {
@@ -215,7 +215,7 @@ impl Overlay {
         review: &Review,
     ) -> Result<(Landing<'_>, Epilogue, Option<Kept>)> {
         let row = &split.change.row;
-        let path = &row.names[0];
+        let path = row.path();
         let mut landing = Landing::new(&self.store, Durability::Synced);
         let by = &review.by;
         let base = self.base_over(&row.base, present.meta.as_ref());
@@ -247,7 +247,7 @@ impl Overlay {
 
     fn drop_hunks(&self, split: &Split<'_>, review: &Review) -> Reviewed<Outcome> {
         let change = split.change;
-        let path = &change.row.names[0];
+        let path = change.row.path();
         let taken = split.taken();
         let mut outcome = split.outcome(Done::Discarded, &taken);
         if review.dry_run {
@@ -286,7 +286,7 @@ impl Overlay {
 
     /// What stays, as upper content on disk, with the looks of the whole.
     fn write_left(&self, split: &Split<'_>, text: &[u8]) -> Result<UpperFile<'_>> {
-        let path = &split.change.row.names[0];
+        let path = split.change.row.path();
         let doing = || format!("write what stays of {path}");
         let upper = self.store.create_upper(split.new.mode)?;
         (&upper.file).write_all(text).doing(doing)?;
@@ -300,7 +300,7 @@ impl Overlay {
     }
 
     fn hunks_event(&self, name: EventName, split: &Split<'_>, review: &Review) -> EventDraft {
-        let event = self.event(name, &split.change.row.names[0]).with(|event| {
+        let event = self.event(name, split.change.row.path()).with(|event| {
             event.id = Some(split.change.held.id.to_string());
             event.message = Some(split.numbers());
         });
@@ -311,7 +311,7 @@ impl Overlay {
 impl State {
     /// Another entry has what stays of a change, and is claimed. Who has it open to read goes on with that.
     fn trimmed(&mut self, change: &Taken, rest: UpperRow, upper: UpperFile<'_>) {
-        let open = self.open_of(change.row.id, &rest.names[0]).cloned();
+        let open = self.open_of(change.row.id, rest.path()).cloned();
         self.epoch += 1;
         self.uppers.remove(change.row.id);
         let id = upper.new.keep();

@@ -45,7 +45,7 @@ impl Overlay {
     /// The same for an upper entry; of one that is gone there is nothing to judge.
     pub(super) fn judging_upper(&self, id: UpperId, pid: u32) -> Option<impl Drop + '_> {
         let mut state = self.state.lock();
-        let path = state.uppers.get(id)?.row.names[0].clone();
+        let path = state.uppers.get(id)?.row.path().clone();
         Some(self.judging_in(&mut state, path, pid))
     }
 

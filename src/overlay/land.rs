@@ -253,7 +253,7 @@ impl Overlay {
     /// Further names become links of the first.
     pub(super) fn stage_aliases(&self, row: &UpperRow, landing: &mut Landing<'_>) -> Result<()> {
         let mut aliases = row.further_names().iter();
-        Ok(aliases.try_for_each(|alias| landing.link(&self.lower, alias, &row.names[0]))?)
+        Ok(aliases.try_for_each(|alias| landing.link(&self.lower, alias, row.path()))?)
     }
 
     /// The source itself takes the place of what is there, which is kept.
@@ -468,7 +468,7 @@ impl State {
     /// An entry's own file is lower's now: nothing may be written to it any more by what is open.
     fn raised(&mut self, job: &Job, landed: &Meta) {
         // Also what was opened since it was taken for judging.
-        let open = self.open_of(job.row.id, &job.row.names[0]).cloned();
+        let open = self.open_of(job.row.id, job.row.path()).cloned();
         self.uppers.remove(job.row.id);
         let Some(open) = open else { return };
         self.epoch += 1;
@@ -539,7 +539,7 @@ pub(super) fn content_effect(
 
 /// Further names of a change are made where it lands.
 pub(super) fn link_effects(row: &UpperRow) -> impl Iterator<Item = PathEffect> {
-    let linked = |name| PathEffect::new(name, Effect::Linked { of: row.names[0].clone() });
+    let linked = |name| PathEffect::new(name, Effect::Linked { of: row.path().clone() });
     row.further_names().iter().map(linked)
 }
 

@@ -109,7 +109,7 @@ impl Overlay {
             row.names.push(path.clone());
             // First where it may fail: a name that was refused is nowhere.
             self.store.save_upper(&row)?;
-            let first = state.nodes.file_at(&row.names[0]);
+            let first = state.nodes.file_at(row.path());
             state.uppers.set_row(row);
             if let Some(node) = first {
                 state.nodes.name(node, parent, name);

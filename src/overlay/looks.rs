@@ -33,20 +33,20 @@ impl Overlay {
         if looks.alone || now.ctime == looks.as_of {
             return Ok(());
         }
-        let doing = || format!("change attributes of {}", row.names[0]);
+        let doing = || format!("change attributes of {}", row.path());
         // What is written lends nobody's rights, whoever may do so below.
         let meta = Meta { mode: now.mode & !SET_ID | new.mode & SET_ID, ..now };
         file::copy_looks_but(&looks.own, theirs.as_fd(), &meta, ours.as_fd()).doing(doing)?;
         let meta = Meta::of(ours.as_fd()).doing(doing)?;
         (new.mode, new.meta) = (meta.mode, Some(meta));
-        self.tell_landed(&row.names[0]);
+        self.tell_landed(row.path());
         Ok(())
     }
 
     /// The looks of an entry as it waits: its own are those that differ from what it is a change of, and where it was copied
     /// from that, of these only what the view has changed. None of a new file that looks like any other.
     pub(super) fn looks_held(&self, row: &UpperRow, new: &Side, present: &Side) -> Result<Option<FileLooks>> {
-        let doing = || format!("compare attributes of {}", row.names[0]);
+        let doing = || format!("compare attributes of {}", row.path());
         let is_alone = || leaves_other_names(&row.base, present).then(FileLooks::alone);
         let looks = row.looks.clone().or_else(is_alone);
         let is_copy = looks.as_ref().is_some_and(|looks| !looks.alone);
@@ -84,7 +84,7 @@ impl Overlay {
     }
 
     fn looks_of_row(&self, row: &UpperRow) -> Result<Vec<String>> {
-        let doing = || format!("look at {}", row.names[0]);
+        let doing = || format!("look at {}", row.path());
         let fd = self.store.upper_place(row.id)?.open(OFlags::PATH).doing(doing)?;
         let meta = Meta::of(fd.as_fd()).doing(doing)?;
         let looks = row.own_looks(meta.is_file().then_some(fd.as_fd()), &meta).doing(doing)?;
@@ -93,7 +93,7 @@ impl Overlay {
 
     /// These looks of a held change beside those that lower has of the same kind.
     pub(super) fn tell_looks(&self, row: &UpperRow, looks: &Looks, kind: Option<FileKind>) -> Result<Vec<String>> {
-        let path = &row.names[0];
+        let path = row.path();
         let doing = || format!("look at {path}");
         let found = self.lower.find(path).doing(doing)?.filter(|_| row.base.below != Below::Nothing);
         let below = found.as_ref().map(|found| Ok((Meta::of(found.as_fd())?, found.as_fd()))).transpose();

@@ -139,8 +139,8 @@ impl Overlay {
         if row.what.is_structure() {
             return Ok(None);
         }
-        let doing = || format!("look at {}", row.names[0]);
-        let reached = self.reach_upper(id, &row.names[0])?;
+        let doing = || format!("look at {}", row.path());
+        let reached = self.reach_upper(id, row.path())?;
         let meta = reached.meta().doing(doing)?;
         // A new owner, or an access list, changes the mode as well.
         let looks = OwnLooks { mode: true, ..looks.clone() }.values(Some(reached.as_fd()), &meta).doing(doing)?;

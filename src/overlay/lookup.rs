@@ -346,7 +346,7 @@ impl Overlay {
         if let Some(known) = state.nodes.known_inode(&stamp, self.births) {
             return Ok(self.is_shared_with(state, (id, &stamp), known)?.then_some(known));
         }
-        for path in [&row.names[0], path] {
+        for path in [row.path(), path] {
             let below = self.lower.stat(path).doing(|| format!("stat {path}"))?;
             if let Some(below) = below.filter(|below| self.births.are_one(&stamp, &below.stamp())) {
                 return Ok(Some(below.key()));

@@ -22,7 +22,7 @@ impl Overlay {
             (Below::Entry { stamp: base, .. }, Some(now)) if base == now => true,
             // Times are a hint, which anybody sets but for one, and that one moves with every name; the content decides.
             (Below::Entry { .. }, Some(_)) => {
-                let content = present.kept().doing(|| format!("hash {}", row.names[0]))?;
+                let content = present.kept().doing(|| format!("hash {}", row.path()))?;
                 content == row.base.content_below()
             }
             (Below::Entry { .. }, None) | (Below::Nothing, Some(_)) => false,
@@ -37,7 +37,7 @@ impl Overlay {
         present: &mut Side,
         merging: Merging,
     ) -> Reviewed<Side> {
-        let path = &change.row.names[0];
+        let path = change.row.path();
         let refuse = |detail: Option<String>| {
             let message = format!("{path} was changed below since {} was based on it", change.held.id);
             let error = ErrorBody::new(ErrorCode::Conflict, message).about(change.held.id.as_str());

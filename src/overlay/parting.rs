@@ -67,7 +67,7 @@ impl Overlay {
         let is_base = || -> Result<bool> {
             let below = self.lower.stat(path).doing(|| format!("stat {path}"))?;
             // A directory is nothing that content is a change of: it goes with what is in it, or stays.
-            Ok(*path == row.names[0] && below.is_some_and(|meta| !meta.is_dir()))
+            Ok(path == row.path() && below.is_some_and(|meta| !meta.is_dir()))
         };
         if further.is_some() && !is_base()? {
             return Ok(Some(Parting::Unmade));
@@ -152,7 +152,7 @@ impl Overlay {
             Err(err) if err.code() == libc::ESTALE => return Ok(()),
             claimed => claimed?,
         };
-        let path = &row.names[0];
+        let path = row.path();
         let below = self.lower.stat(path).doing(|| format!("stat {path}"))?;
         if self.is_of_file(&row.base, below.as_ref()) {
             return Ok(());

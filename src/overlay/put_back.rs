@@ -123,7 +123,7 @@ impl Overlay {
                 }
                 other => other?,
             };
-            let is_left = theirs.held.is_none() && !state.is_unjudged(&theirs.names[0]);
+            let is_left = theirs.held.is_none() && !state.is_unjudged(theirs.path());
             state.know(anchors);
             state.uncovered(&covered, [ours, theirs]);
             if let Some(tree) = tree {
@@ -139,7 +139,7 @@ impl Overlay {
     /// What lower has where the path's old content went, if that is it still, and nobody has changed it since it was covered.
     fn goes_back(&self, covered: &Covered, ours: &UpperRow, theirs: &UpperRow) -> Result<Option<Meta>> {
         let Covered { path, to, stamp, .. } = covered;
-        let as_it_was = ours.names[0] == *path && (theirs.names[0] == *to || theirs.base.is_shared());
+        let as_it_was = *ours.path() == *path && (*theirs.path() == *to || theirs.base.is_shared());
         // Structure is one change with the deletion whose place it took, and nobody would judge it without that.
         let is_content = |meta: &Meta| has_content(meta) && !theirs.what.is_structure();
         let below = self.lower.stat(to).doing(|| format!("stat {to}"))?;
@@ -151,9 +151,9 @@ impl Overlay {
 
     /// The name under which the covering change goes on, once the file that it covers is back under its own name.
     fn name_left(&self, covered: &Covered, theirs: &UpperRow) -> Result<Option<RelPath>> {
-        match theirs.names[0] == covered.to {
+        match *theirs.path() == covered.to {
             true => self.other_name_below(&covered.to, theirs),
-            false => Ok(Some(theirs.names[0].clone())),
+            false => Ok(Some(theirs.path().clone())),
         }
     }
 
@@ -183,14 +183,14 @@ impl Overlay {
         let is_new = |row: &&UpperRow| row.what != What::Whiteout && row.is_new();
         let path = {
             let state = self.state.lock();
-            state.uppers.get(id).map(|upper| &upper.row).filter(is_new).map(|row| row.names[0].clone())
+            state.uppers.get(id).map(|upper| &upper.row).filter(is_new).map(|row| row.path().clone())
         };
         let Some(path) = path else { return Ok(None) };
         let Some(Went { to, stamp }) = self.went_from(&path)? else { return Ok(None) };
         let state = self.state.lock();
         let by = state.uppers.at(&to).or_else(|| state.uppers.of_inode(&stamp)).and_then(|by| state.uppers.get(by));
         // One that was written by another name of its inode is a change of all of them.
-        let covers = |by: &&Upper| by.row.id != id && (by.row.names[0] == to || by.row.base.is_shared());
+        let covers = |by: &&Upper| by.row.id != id && (*by.row.path() == to || by.row.base.is_shared());
         if !state.past.came_here(&to) {
             // It had this content all along, and has it to be judged against.
             return Ok(None);
@@ -281,7 +281,7 @@ impl State {
         self.epoch += 1;
         self.recent_put_back(&covered.to, &covered.path);
         for row in rows {
-            if let (Below::Nothing, Some(node)) = (row.base.below, self.nodes.at(&row.names[0])) {
+            if let (Below::Nothing, Some(node)) = (row.base.below, self.nodes.at(row.path())) {
                 self.nodes.set_lower(node, None);
             }
             if let Some(upper) = self.uppers.remove(row.id) {

@@ -36,7 +36,7 @@ pub(super) struct Removal<'a> {
 impl Removal<'_> {
     fn kept(&self, content: StagedContent) -> (StagedContent, Backup) {
         let Self { row, by, side, for_all, .. } = self;
-        let backup = backup_of(&row.names[0], side, &content, BackupKind::Deleted, by);
+        let backup = backup_of(row.path(), side, &content, BackupKind::Deleted, by);
         (content, Backup { for_all: *for_all, ..backup })
     }
 
@@ -58,10 +58,10 @@ impl Overlay {
             copied => copied,
         };
         let own = match is_left && copy.is_err() {
-            true => side.digest().doing(|| format!("hash {}", row.names[0]))?,
+            true => side.digest().doing(|| format!("hash {}", row.path()))?,
             false => row.held.as_ref().and_then(|held| held.new),
         };
-        let for_all = self.is_for_all(&row.names[0], &side);
+        let for_all = self.is_for_all(row.path(), &side);
         Ok(Removal { row, by, side, for_all, copy, own })
     }
 
@@ -91,9 +91,9 @@ impl Overlay {
         while !is_kept()
             && let Some((row, file)) = self.begin_overwriting(open, kept.as_ref())
         {
-            let side = Side::of_file(file).doing(|| format!("read {}", row.names[0]))?;
+            let side = Side::of_file(file).doing(|| format!("read {}", row.path()))?;
             let content = side.stage_found(&self.store)?;
-            let for_all = self.is_for_all(&row.names[0], &side);
+            let for_all = self.is_for_all(row.path(), &side);
             let removal = Removal { row: &row, by, side, for_all, copy: Ok(None), own: None };
             let copy = content.map(|content| removal.kept(content));
             self.store.record_keeping(&Epilogue::default(), copy.as_slice())?;
@@ -148,7 +148,7 @@ impl Overlay {
             Some(upper) => !upper.dirty,
             None => false,
         };
-        let is_closed = state.open_of(row.id, &row.names[0]).is_none();
+        let is_closed = state.open_of(row.id, row.path()).is_none();
         match *own {
             Some(digest) if is_as_known && is_closed && side.is_file() => {
                 let by_name =

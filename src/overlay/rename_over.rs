@@ -567,7 +567,7 @@ impl Overlay {
         let left = below.zip(hiding.as_ref().map(|hiding| hiding.row.id));
         let goes_along = below.filter(|meta| self.leaves_no_trace(from, &row, meta));
         let takes_along = goes_along.map(|meta| (from.path.clone(), meta.stamp()));
-        let ended = row.held.as_ref().filter(|_| row.names[0] == from.path);
+        let ended = row.held.as_ref().filter(|_| *row.path() == from.path);
         // Still claimed, until the claim is dropped.
         let coming = UpperRow { what: row.what.clone(), ..taken.row };
         let entry = Upper { busy: true, takes_along, ..Upper::written(coming) };

@@ -154,40 +154,40 @@ impl Overlay {
     }
 
     pub fn sides(&self, row: &UpperRow) -> Reviewed<Sides> {
-        let old = self.shown_old(row).map_err(|err| failed(&row.names[0], &err))?;
-        let mut new = self.row_side(row).map_err(|err| failed(&row.names[0], &err))?;
-        let (looks, is_as_held) = self.compare_with_id(row, &mut new).map_err(|err| failed(&row.names[0], &err))?;
+        let old = self.shown_old(row).map_err(|err| failed(row.path(), &err))?;
+        let mut new = self.row_side(row).map_err(|err| failed(row.path(), &err))?;
+        let (looks, is_as_held) = self.compare_with_id(row, &mut new).map_err(|err| failed(row.path(), &err))?;
         Ok(Sides { old: content(old)?, new: content(new)?, looks, is_as_held })
     }
 
     /// What a held change brings beside content, and whether that and its content are what its id was made of.
     fn compare_with_id(&self, row: &UpperRow, new: &mut Side) -> Result<(Vec<String>, bool)> {
         let Some(held) = &row.held else { return Ok((Vec::new(), false)) };
-        let same_content = new.digest().doing(|| format!("hash {}", row.names[0]))? == held.new;
+        let same_content = new.digest().doing(|| format!("hash {}", row.path()))? == held.new;
         if held.looks.is_none() {
             return Ok((Vec::new(), same_content));
         }
-        let looks = new.looks(row).doing(|| format!("look at {}", row.names[0]))?;
+        let looks = new.looks(row).doing(|| format!("look at {}", row.path()))?;
         Ok((self.tell_looks(row, &looks, new.kind)?, same_content && looks.digest() == held.looks))
     }
 
     /// The old side's content, whatever its size; of something that has none nothing.
     pub fn old_content(&self, row: &UpperRow) -> Reviewed<Option<WholeContent>> {
-        self.shown_old(row).map(whole_content).map_err(|err| failed(&row.names[0], &err))
+        self.shown_old(row).map(whole_content).map_err(|err| failed(row.path(), &err))
     }
 
     /// The same of the new side. Refused while that is not what the change's id stands for.
     pub fn new_content(&self, row: &UpperRow) -> Reviewed<Option<WholeContent>> {
-        let mut new = self.row_side(row).map_err(|err| failed(&row.names[0], &err))?;
-        match self.compare_with_id(row, &mut new).map_err(|err| failed(&row.names[0], &err))? {
+        let mut new = self.row_side(row).map_err(|err| failed(row.path(), &err))?;
+        match self.compare_with_id(row, &mut new).map_err(|err| failed(row.path(), &err))? {
             (_, true) => Ok(whole_content(new)),
-            (_, false) => Err(failed(&row.names[0], &self.state.lock().being_written(&row.names[0]))),
+            (_, false) => Err(failed(row.path(), &self.state.lock().being_written(row.path()))),
         }
     }
 
     /// What a diff compares with: lower as it is, or as it was when the change was held, where lower has moved on.
     pub(super) fn shown_old(&self, row: &UpperRow) -> Result<Side> {
-        let mut present = self.present_side(&row.names[0])?;
+        let mut present = self.present_side(row.path())?;
         let stamp = present.meta.map(|meta| meta.stamp());
         if let (Below::Entry { stamp: base, .. }, Some(now)) = (row.base.below, stamp)
             && same_content_stamp(&base, &now)
@@ -232,8 +232,8 @@ impl Overlay {
         match self.store.save_upper(&row) {
             Ok(()) => upper.row = row,
             // Looking needs no room: who looked sees it, and it expires as if nobody had.
-            Err(err) if err.is_full() => log::warn!("note that {} was looked at: {err}", row.names[0]),
-            Err(err) => return Err(failed(&row.names[0], &err.into())),
+            Err(err) if err.is_full() => log::warn!("note that {} was looked at: {err}", row.path()),
+            Err(err) => return Err(failed(row.path(), &err.into())),
         }
         Ok(())
     }
@@ -303,7 +303,7 @@ impl Overlay {
         let judged_by = Instant::now() + WAIT_FOR_WRITERS;
         loop {
             let upper_id = state.uppers.by_id(id).ok_or_else(|| unknown(id))?;
-            let path = state.uppers.get(upper_id).map(|upper| upper.row.names[0].clone()).unwrap_or_default();
+            let path = state.uppers.get(upper_id).map(|upper| upper.row.path().clone()).unwrap_or_default();
             if matches!(writers, Writers::WaitedFor { .. }) && state.writer_of(&path).is_some() {
                 return Ok(None);
             }
@@ -373,7 +373,7 @@ impl State {
         let writing: HashMap<RelPath, u32> = self.writing().into_iter().collect();
         for id in ids {
             let upper = self.uppers.by_id(id).and_then(|upper| self.uppers.get(upper)).ok_or_else(|| unknown(id))?;
-            let path = &upper.row.names[0];
+            let path = upper.row.path();
             if let Some(pid) = writing.get(path) {
                 return Ok(Some((id, path.clone(), *pid)));
             }
@@ -385,12 +385,12 @@ impl State {
     pub(super) fn is_as_taken(&self, taken: &Taken) -> bool {
         let Taken { row, open, version, .. } = taken;
         let same_names = self.uppers.get(row.id).is_some_and(|upper| upper.row.names == row.names);
-        same_names && self.is_still(row.id, &row.names[0], open.as_ref(), *version)
+        same_names && self.is_still(row.id, row.path(), open.as_ref(), *version)
     }
 
     /// Why a change that is not [as it was taken](Self::is_as_taken) does not land.
     pub(super) fn crossed(&self, taken: &Taken) -> Error {
-        self.being_written(&taken.row.names[0])
+        self.being_written(taken.row.path())
     }
 
     pub(super) fn being_written(&self, path: &RelPath) -> Error {
@@ -434,7 +434,7 @@ pub(super) fn reviewed(event: EventDraft, held: &Held, by: &Writer) -> EventDraf
 
 fn by_path<'a>(rows: impl Iterator<Item = &'a UpperRow>) -> Vec<UpperRow> {
     let mut rows: Vec<&UpperRow> = rows.collect();
-    rows.sort_by(|a, b| a.names[0].cmp(&b.names[0]));
+    rows.sort_by(|a, b| a.path().cmp(b.path()));
     rows.into_iter().cloned().collect()
 }
 

@@ -257,7 +257,7 @@ impl Overlay {
             Err(err) if err.code() == libc::ESTALE => return Ok(()),
             claimed => claimed?,
         };
-        let Some(held) = row.held.clone().filter(|_| row.names[0] == *path) else { return Ok(()) };
+        let Some(held) = row.held.clone().filter(|_| *row.path() == *path) else { return Ok(()) };
         let mut present = self.present_side(path)?;
         let content = present.kept().doing(|| format!("hash {path}"))?;
         row.base.below = Below::of(present.meta.as_ref());

@@ -117,7 +117,7 @@ impl Overlay {
         let hidden = {
             let state = self.state.lock();
             let hiding = state.uppers.get(id).map(|upper| &upper.row).filter(|row| row.what == What::Whiteout);
-            hiding.map(|row| (row.names[0].clone(), row.base.below)).filter(|(path, _)| state.past.is_fresh(path))
+            hiding.map(|row| (row.path().clone(), row.base.below)).filter(|(path, _)| state.past.is_fresh(path))
         };
         let Some((path, Below::Entry { stamp, .. })) = hidden else { return Ok(false) };
         let now = self.lower.stat(&path).doing(|| format!("stat {path}"))?;
@@ -201,7 +201,7 @@ impl Overlay {
         if state.uppers.get(id)?.row.what.is_structure() {
             return None;
         }
-        let path = state.uppers.get(id)?.row.names[0].clone();
+        let path = state.uppers.get(id)?.row.path().clone();
         let open = state.open_of(id, &path).cloned();
         let upper = state.uppers.get_mut(id)?;
         upper.busy = true;
@@ -245,7 +245,7 @@ impl Overlay {
     }
 
     pub(super) fn judge(&self, job: &Job, actor: &Writer) -> Result<Settled> {
-        let path = &job.row.names[0];
+        let path = job.row.path();
         self.note_anothers(job);
         let mut new = self.job_side(job)?;
         let present = self.present_side(path)?;
@@ -323,7 +323,7 @@ impl Overlay {
     /// Nothing that somebody else has changed is judged as what came in this session, nor goes or lands as that.
     fn note_anothers(&self, job: &Job) {
         let source = job.takes_along.as_ref().map(|(source, _)| source);
-        for path in [&job.row.names[0]].into_iter().chain(source) {
+        for path in [job.row.path()].into_iter().chain(source) {
             self.became_anothers(path);
         }
     }
@@ -333,7 +333,7 @@ impl Overlay {
     fn may_stand_for(&self, present: &Side, job: &Job) -> bool {
         let (true, Some(below)) = (job.synced, &present.file) else { return true };
         let synced = below.sync_all();
-        synced.inspect_err(|err| log::error!("sync {}, which lands anew: {err}", job.row.names[0])).is_ok()
+        synced.inspect_err(|err| log::error!("sync {}, which lands anew: {err}", job.row.path())).is_ok()
     }
 
     /// Whether lower lacks a further name of what is judged.
@@ -355,7 +355,7 @@ impl Overlay {
     /// Lower has these bytes already: nothing to write, nothing to keep, but the times a program saw stay (SPEC §4.10), and
     /// what was renamed here brings its attributes.
     fn end_unchanged(&self, job: &Job, new: &Side, present: &Side, actor: &Writer) -> Result<Settled> {
-        let path = &job.row.names[0];
+        let path = job.row.path();
         if !self.brings_older(job) {
             self.give_looks(&job.row, new, present)?;
         }
@@ -445,7 +445,7 @@ impl Overlay {
             return;
         }
         upper.recorded = Recorded::Nothing;
-        let path = upper.row.names[0].clone();
+        let path = upper.row.path().clone();
         if let Err(err) = self.save_vitally(upper) {
             log::error!("{path} was written to while it landed or was discarded, and that is not recorded: {err}");
             if let Some(open) = state.open_of(id, &path) {
@@ -464,7 +464,7 @@ impl Overlay {
 
     /// Owner, attributes, mode and times of what has the same bytes, if it is still there as it was `present`.
     fn give_looks(&self, row: &UpperRow, new: &Side, present: &Side) -> Result<()> {
-        let path = &row.names[0];
+        let path = row.path();
         let (Some(FileKind::Regular | FileKind::Symlink), Some(ours), Some(theirs)) =
             (new.kind, new.meta, present.meta)
         else {
@@ -494,7 +494,7 @@ impl Overlay {
         let Some((source, stamp)) = &job.takes_along else { return Ok(()) };
         let mut landing = Landing::new(&self.store, Durability::Cached);
         landing.remove(&self.lower, source, *stamp)?;
-        let path = &job.row.names[0];
+        let path = job.row.path();
         let there = self.lower.stat(path).doing(|| format!("stat {path}"))?;
         let anchors = |state: &State| {
             let carried = there.map(|meta| state.past.carried(source, path, &meta)).unwrap_or_default();
@@ -567,7 +567,7 @@ impl Overlay {
             return state.are_below(job);
         }
         let same_names = state.uppers.get(job.row.id).is_some_and(|upper| upper.row.names == job.row.names);
-        same_names && state.is_still(job.row.id, &job.row.names[0], job.open.as_ref(), job.version)
+        same_names && state.is_still(job.row.id, job.row.path(), job.open.as_ref(), job.version)
     }
 }
 
@@ -629,7 +629,7 @@ impl State {
     /// The entry's content, which the view had as `shown`, is lower's now. It stays only for who still has it open.
     pub(super) fn landed(&mut self, job: &Job, shown: Option<&Meta>, meta: Option<&Meta>) {
         self.ends_as(job, meta);
-        let path = &job.row.names[0];
+        let path = job.row.path();
         if let (Some(node), Some(meta)) = (self.nodes.at(path), meta) {
             self.nodes.set_cached(node, &meta.stamp());
             self.nodes.note_shown(node, &meta.stamp());
@@ -644,7 +644,7 @@ impl State {
     /// entry open has not seen it.
     fn landed_before(&mut self, job: &Job, before: Option<&Meta>, now: Option<&Meta>) {
         self.ends_as(job, now);
-        let node = self.nodes.at(&job.row.names[0]);
+        let node = self.nodes.at(job.row.path());
         if let (Some(node), Some(before)) = (node, before) {
             self.handles_on(node).for_each(|handle| handle.landed_merged(before.stamp()));
         }
@@ -654,7 +654,7 @@ impl State {
     fn ends_as(&mut self, job: &Job, meta: Option<&Meta>) {
         self.epoch += 1;
         job.open.iter().for_each(|open| open.changed_below(self.epoch));
-        let node = self.nodes.at(&job.row.names[0]);
+        let node = self.nodes.at(job.row.path());
         // A name that goes takes nothing from a file that has others.
         if let Some(node) = node.filter(|node| meta.is_some() || self.nodes.names(*node).len() == 1) {
             self.nodes.set_lower(node, meta.map(Meta::key));

@@ -239,13 +239,13 @@ impl Overlay {
     /// What is judged: what its writer has open need not be opened once more.
     pub(super) fn job_side(&self, job: &Job) -> Result<Side> {
         match job.open.as_ref().and_then(|open| open.upper_file(job.row.id)) {
-            Some(file) => Side::of_file(file).doing(|| format!("read {}", job.row.names[0])),
+            Some(file) => Side::of_file(file).doing(|| format!("read {}", job.row.path())),
             None => self.row_side(&job.row),
         }
     }
 
     pub(super) fn row_side(&self, row: &UpperRow) -> Result<Side> {
-        let doing = || format!("read {}", row.names[0]);
+        let doing = || format!("read {}", row.path());
         match row.what {
             What::Whiteout => Ok(Side::default()),
             What::File => Side::of_file(self.store.read_upper(row.id)?).doing(doing),

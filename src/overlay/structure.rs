@@ -226,7 +226,7 @@ impl Overlay {
     }
 
     fn made_event(&self, row: &UpperRow, kind: FileKind, by: &Writer) -> store::EventDraft {
-        let event = self.event(EventName::WriteHeld, &row.names[0]).with(|event| {
+        let event = self.event(EventName::WriteHeld, row.path()).with(|event| {
             event.id = row.held.as_ref().map(|held| held.id.to_string());
             event.reason = row.held.as_ref().and_then(|held| held.reasons.first().copied());
             event.message = Some(format!("[{}]", kind.name()));
@@ -386,7 +386,7 @@ impl Overlay {
         let by = held_id(&there)?;
         let superseded = |row: &UpperRow| {
             let old = row.held.as_ref().filter(|held| held.id != by)?;
-            Some((old.id.clone(), row.names[0].clone(), Fate::Superseded { by: by.clone() }))
+            Some((old.id.clone(), row.path().clone(), Fate::Superseded { by: by.clone() }))
         };
         epilogue.verdicts.extend(std::iter::once(&row).chain(&replaced).filter_map(superseded));
         epilogue.drop.extend(replaced.iter().map(|row| row.id));
@@ -399,7 +399,7 @@ impl Overlay {
     pub(super) fn rebase_structure(&self, row: UpperRow) -> Result<()> {
         let mut state = self.state.lock();
         let Some(held) = row.held.clone().filter(|_| state.uppers.get(row.id).is_some()) else { return Ok(()) };
-        let path = row.names[0].clone();
+        let path = row.path().clone();
         let row = state.waiting(row, ChangeKind::Structure, held.reasons, held.writer)?;
         let mut epilogue = Epilogue { save: vec![row.clone()], ..Epilogue::default() };
         let by = row.held.as_ref().map(|held| held.id.clone()).filter(|by| *by != held.id);
@@ -438,7 +438,7 @@ impl State {
     ) -> Result<UpperRow> {
         reasons.sort();
         reasons.dedup();
-        let full = ChangeId::full(&row.names[0], kind, row.base.digest(), None, None);
+        let full = ChangeId::full(row.path(), kind, row.base.digest(), None, None);
         let id = self.unused_id(full, row.id)?;
         let now = store::now_millis();
         let before = row.held.take();

@@ -94,7 +94,7 @@ impl Overlay {
 
     /// The two as they are now, where nothing speaks against landing.
     fn compare_taken(&self, job: &Job, source: &RelPath, by: &Writer) -> Result<Option<Comparison>> {
-        let (new, present) = (self.present_side(source)?, self.present_side(&job.row.names[0])?);
+        let (new, present) = (self.present_side(source)?, self.present_side(job.row.path())?);
         let is_judged = job.takes_along.as_ref().zip(new.meta).is_some_and(|((_, stamp), now)| *stamp == now.stamp());
         // Its landing would have to be durable, and is rather taken for that of a copy.
         let is_synced = new.file.as_ref().is_none_or(|file| is_on_disk(file.as_fd()));

@@ -925,7 +925,7 @@ fn a_directory_cannot_carry_content_to_where_other_content_was() {
     bench.save("new/a", &changed(100, 60));
     bench.rename("new", "d");
     assert_eq!((bench.read("d/a"), bench.lower("d/a")), (Some(changed(100, 60)), Some(lines(100))));
-    assert_eq!(bench.held()[0].names[0].to_string(), "d/a");
+    assert_eq!(bench.held()[0].path().to_string(), "d/a");
     // What went is a copy by now, whose deletion loses nothing.
     bench.unlink("old/a");
     assert_eq!((bench.held().len(), bench.lower("old/a")), (1, None));
@@ -1199,7 +1199,7 @@ fn what_takes_the_place_of_a_directory_lands_with_the_deletions_in_it() {
     remove_tree(&bench);
     bench.save("d", "once a directory\n");
     assert_eq!(bench.lower("d/b"), Some(lines(100)));
-    let file = bench.held().into_iter().find(|row| row.names[0].as_bytes() == b"d").unwrap().held.unwrap();
+    let file = bench.held().into_iter().find(|row| row.path().as_bytes() == b"d").unwrap().held.unwrap();
     assert_eq!((file.kind, file.reasons.contains(&Reason::Type)), (ChangeKind::Type, true));
     bench.confirm_all();
     assert_eq!((bench.lower("d"), bench.lower_names()), (Some("once a directory\n".to_owned()), vec!["d".to_owned()]));

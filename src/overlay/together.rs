@@ -37,7 +37,7 @@ impl Overlay {
             if upper.row.what == What::Dir {
                 continue;
             }
-            let path = &upper.row.names[0];
+            let path = upper.row.path();
             let left = state.left_within(path, &named);
             if !left.is_empty() {
                 return Err(goes_only_with(path, &left));
@@ -48,7 +48,7 @@ impl Overlay {
 
     /// Whether a held change is the removal of a directory in which something is held as deleted that is not named.
     pub fn waits_for_more(&self, row: &UpperRow, named: &HashSet<&ChangeId>) -> bool {
-        row.removes_dir() && !self.state.lock().left_within(&row.names[0], named).is_empty()
+        row.removes_dir() && !self.state.lock().left_within(row.path(), named).is_empty()
     }
 
     /// And the directories that are hidden for nothing but what is held as deleted in them, of which these are the last: they
@@ -57,7 +57,7 @@ impl Overlay {
         let going: HashSet<RelPath> = {
             let state = self.state.lock();
             let rows = ids.iter().filter_map(|id| state.uppers.get(state.uppers.by_id(id)?)).map(|upper| &upper.row);
-            rows.filter(|row| row.what == What::Whiteout).map(|row| row.names[0].clone()).collect()
+            rows.filter(|row| row.what == What::Whiteout).map(|row| row.path().clone()).collect()
         };
         let dirs = going.iter().filter_map(RelPath::parent).collect();
         ids.extend(self.emptied(dirs, going));
@@ -86,7 +86,7 @@ impl Overlay {
             let id = state.uppers.hidden_for_contents(dir).filter(|_| !going.contains(dir))?;
             let mut within = state.uppers.within(dir).into_iter().filter_map(|id| state.uppers.get(id));
             let goes = |path: &RelPath| path == dir || going.contains(path);
-            if within.any(|upper| upper.row.held.is_some() && !goes(&upper.row.names[0])) {
+            if within.any(|upper| upper.row.held.is_some() && !goes(upper.row.path())) {
                 return None;
             }
             id.clone()
@@ -112,7 +112,7 @@ impl Overlay {
                 continue;
             }
             let within = match upper.row.what {
-                What::Dir => state.uppers.within(&upper.row.names[0]),
+                What::Dir => state.uppers.within(upper.row.path()),
                 What::File | What::Symlink | What::Node | What::Whiteout => Vec::new(),
             };
             let within = within.into_iter().filter_map(|id| state.uppers.get(id)?.row.held.as_ref());
@@ -131,7 +131,7 @@ impl State {
     fn left_within(&self, path: &RelPath, named: &HashSet<&ChangeId>) -> Vec<(&ChangeId, &RelPath)> {
         let within = self.uppers.within(path).into_iter().filter_map(|id| {
             let row = &self.uppers.get(id)?.row;
-            Some((&row.held.as_ref()?.id, &row.names[0]))
+            Some((&row.held.as_ref()?.id, row.path()))
         });
         let mut left: Vec<_> = within.filter(|(id, _)| !named.contains(id)).collect();
         left.sort_by_key(|(_, path)| *path);

@@ -96,7 +96,7 @@ impl Overlay {
 
     fn hide_by(&self, whiteout: Upper) -> Result<()> {
         let mut state = self.state.lock();
-        if state.uppers.at(&whiteout.row.names[0]).is_some() {
+        if state.uppers.at(whiteout.row.path()).is_some() {
             return Err(Error::Errno(libc::ESTALE));
         }
         state.uppers.insert(whiteout);

@@ -58,8 +58,8 @@ impl State {
     fn call(&mut self, mut row: UpperRow, renamed: &mut RenamedRows) -> Result<()> {
         let RenamedRows { rows, epilogue } = renamed;
         let upper = self.uppers.get(row.id).ok_or(Error::Errno(libc::ESTALE))?;
-        let (was, has_row) = (upper.row.names[0].clone(), upper.has_row());
-        if let Some(full) = row.full_id().filter(|_| row.names[0] != was) {
+        let (was, has_row) = (upper.row.path().clone(), upper.has_row());
+        if let Some(full) = row.full_id().filter(|_| *row.path() != was) {
             let id = self.unused_id(full, row.id)?;
             let old = row.held.as_mut().map(|held| std::mem::replace(&mut held.id, id.clone()));
             let superseded = old.filter(|old| *old != id).map(|old| (old, was, Fate::Superseded { by: id }));
@@ -80,7 +80,7 @@ impl State {
     /// Before the same of a change of what stays behind. What waits for review is to be judged anew, as something new.
     pub(super) fn leaves_base(&mut self, row: &UpperRow) {
         self.epoch += 1;
-        if let Some(node) = self.nodes.at(&row.names[0]) {
+        if let Some(node) = self.nodes.at(row.path()) {
             self.nodes.set_lower(node, None);
         }
         if let Some(upper) = self.uppers.get_mut(row.id) {

@@ -138,7 +138,7 @@ impl Overlay {
     pub(super) fn handle_first(&self, job: &Job) -> Option<Option<Kept>> {
         let through = job.through.as_ref()?;
         match self.policy().settings.window {
-            Setting::Seconds(_) => through.first_at(&job.row.names[0]),
+            Setting::Seconds(_) => through.first_at(job.row.path()),
             Setting::Each | Setting::Session => None,
         }
     }
@@ -237,7 +237,7 @@ impl State {
     pub(super) fn goes_on(&self, job: &Job, old: Option<Kept>) {
         let through = job.through.as_ref();
         if let Some(through) = through {
-            through.lands(&job.row.names[0], old);
+            through.lands(job.row.path(), old);
         }
         let has_others = |open: &&Arc<OpenFile>| through.is_none() || open.writers() > 1;
         let Some(open) = job.open.as_ref().filter(has_others) else { return };

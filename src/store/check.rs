@@ -280,7 +280,7 @@ impl Store {
         };
         let Some(looks) = looks().doing(|| format!("look at upper file {}", row.id))? else { return Ok(()) };
         found.check(looks.digest() == held.looks, FaultKind::Held, &held.id, || {
-            format!("{} has other attributes than were held", row.names[0])
+            format!("{} has other attributes than were held", row.path())
         });
         Ok(())
     }
@@ -399,11 +399,11 @@ fn check_held(found: &mut Findings, row: &UpperRow, content: Option<Digest>) {
     let about = held.id.to_string();
     found.check(!held.reasons.is_empty(), FaultKind::Held, &about, || "is held for no reason".to_owned());
     found.check(held.new == content, FaultKind::Held, &about, || {
-        format!("{} has other content than was held", row.names[0])
+        format!("{} has other content than was held", row.path())
     });
     let full = row.full_id().map(|full| full.to_string()).unwrap_or_default();
     let named = about.len() >= ID_DIGITS && full.starts_with(&about);
-    found.check(named, FaultKind::Held, &about, || format!("is not the id of {}, which is {full}", row.names[0]));
+    found.check(named, FaultKind::Held, &about, || format!("is not the id of {}, which is {full}", row.path()));
 }
 
 /// Our own directory and our temporary names are no part of the project.

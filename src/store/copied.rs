@@ -32,8 +32,9 @@ impl Store {
 }
 
 fn adopt_row(lower: &Tree, row: &mut UpperRow) -> Result<()> {
+    let path = &row.names[0];
     match &mut row.base.below {
-        Below::Entry { stamp, .. } => adopt_at(lower, &row.names[0], stamp),
+        Below::Entry { stamp, .. } => adopt_at(lower, path, stamp),
         Below::Nothing => Ok(()),
     }
 }

@@ -17,7 +17,7 @@ impl Store {
     pub(super) fn spare_written(&self, lower: &Tree, mut intent: Intent) -> Result<Intent> {
         for row in self.decided(&intent)? {
             if self.is_written_since(&row)? {
-                let path = &row.names[0];
+                let path = row.path();
                 let below = lower.stat(path).doing(|| format!("stat {path}"))?;
                 intent.epilogue.drop.retain(|id| *id != row.id);
                 let base = Base::of(Below::of(below.as_ref()));

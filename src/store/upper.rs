@@ -273,7 +273,7 @@ pub struct Held {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UpperRow {
     pub id: UpperId,
-    /// The names it has in the view, the first of which is the change's path. Never empty.
+    /// The names it has in the view, the first of which is the change's [path](Self::path). Never empty.
     pub names: Vec<RelPath>,
     pub what: What,
     pub base: Base,
@@ -284,6 +284,10 @@ pub struct UpperRow {
 }
 
 impl UpperRow {
+    pub fn path(&self) -> &RelPath {
+        &self.names[0]
+    }
+
     /// It is a change of nothing that lower has, and nobody has judged it.
     pub fn is_new(&self) -> bool {
         self.base.below == Below::Nothing && self.held.is_none()
@@ -298,7 +302,7 @@ impl UpperRow {
     /// The hash that its id is the beginning of; none where it does not wait.
     pub fn full_id(&self) -> Option<Digest> {
         let held = self.held.as_ref()?;
-        Some(ChangeId::full(&self.names[0], held.kind, self.base.digest(), held.new, held.looks))
+        Some(ChangeId::full(self.path(), held.kind, self.base.digest(), held.new, held.looks))
     }
 
     pub fn further_names(&self) -> &[RelPath] {

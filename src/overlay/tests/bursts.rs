@@ -230,7 +230,7 @@ fn a_directory_that_is_only_hidden_is_told_as_held_and_one_that_went_as_landed()
         bench.rmdir(dir).unwrap();
         let told = bench.view().store().events_since(0).unwrap().pop().unwrap();
         assert_eq!((told.event, told.path.unwrap().to_string().as_str()), (event, dir));
-        let held = bench.held().into_iter().find(|row| row.names[0].to_string() == dir).and_then(|row| row.held);
+        let held = bench.held().into_iter().find(|row| row.path().to_string() == dir).and_then(|row| row.held);
         assert_eq!(
             (told.id, told.reason),
             (held.map(|held| held.id.to_string()), (dir == "d").then_some(Reason::Parent))
@@ -380,7 +380,7 @@ fn a_directory_whose_files_were_held_by_another_tree_is_part_of_the_burst_that_r
     names.iter().for_each(|name| bench.view().unlink(dir, OsStr::new(name), &other).unwrap());
     bench.view().rmdir(ROOT, OsStr::new("d"), &other).unwrap();
     let operation = |path: &str| {
-        let row = bench.held().into_iter().find(|row| row.names[0].to_string() == path).unwrap();
+        let row = bench.held().into_iter().find(|row| row.path().to_string() == path).unwrap();
         row.held.unwrap().operation
     };
     let events = bench.view().store().events_since(0).unwrap();

@@ -118,7 +118,7 @@ fn a_name_that_is_exchanged_while_its_file_is_written_leaves_all_of_it_to_the_ot
         let starts = |path: &str| bench.read(path).unwrap()[..11].to_owned();
         assert_eq!((starts("a").as_str(), &starts("c")[..6]), ("SYNCEDLATER", "SYNCED"), "written by {written_by}");
         assert_eq!(bench.read("b"), Some(lines(50)));
-        let mut held: Vec<String> = bench.held().iter().map(|row| row.names[0].to_string()).collect();
+        let mut held: Vec<String> = bench.held().iter().map(|row| row.path().to_string()).collect();
         held.sort();
         assert_eq!(held, ["a", "b", "c"]);
     }
@@ -331,7 +331,7 @@ fn what_was_made_in_a_renamed_directory_never_was_where_that_was() {
     // These were there, whatever has happened to them since.
     let there = ["d/large", "d/over", "d/small"];
     there.iter().for_each(|path| bench.save(path, &changed(100, 100)));
-    let held: Vec<_> = bench.held().into_iter().map(|row| (row.names[0].to_string(), row.held.unwrap().kind)).collect();
+    let held: Vec<_> = bench.held().into_iter().map(|row| (row.path().to_string(), row.held.unwrap().kind)).collect();
     assert_eq!(held, there.map(|path| (path.to_owned(), ChangeKind::Modify)));
 }
 
@@ -544,7 +544,7 @@ fn slices(bench: &Bench, mut save: impl FnMut(&Bench, &str)) -> usize {
     bench.put("a", &lines(100));
     for count in 1..=40 {
         save(bench, &changed(100, count));
-        if bench.held().iter().any(|row| row.names[0].to_string() == "a") {
+        if bench.held().iter().any(|row| row.path().to_string() == "a") {
             return count - 1;
         }
     }

@@ -310,7 +310,7 @@ fn the_source_of_a_held_rename_waits_with_its_target() {
     bench.rename("a", "c");
     let mut held: Vec<UpperRow> = bench.held();
     held.sort_by(|one, other| one.names.cmp(&other.names));
-    let told: Vec<_> = held.iter().map(|row| (row.names[0].to_string(), row.held.as_ref().unwrap())).collect();
+    let told: Vec<_> = held.iter().map(|row| (row.path().to_string(), row.held.as_ref().unwrap())).collect();
     let [(from, goes), (to, comes)] = &told[..] else { panic!("{told:?}") };
     assert_eq!((from.as_str(), to.as_str()), ("a", "c"));
     assert_eq!(

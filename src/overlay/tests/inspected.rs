@@ -27,7 +27,7 @@ impl Bench {
     /// Somebody looks at what is held at these.
     fn is_shown(&self, numbers: &[usize], depth: Depth) {
         let paths: Vec<String> = numbers.iter().map(|number| format!("f{number}")).collect();
-        let rows = self.held().into_iter().filter(|row| paths.contains(&row.names[0].to_string()));
+        let rows = self.held().into_iter().filter(|row| paths.contains(&row.path().to_string()));
         let ids: Vec<ChangeId> = rows.filter_map(|row| Some(row.held?.id)).collect();
         assert_eq!(ids.len(), numbers.len());
         self.view().note_shown(&self.view().members(|_| true), &ids, depth);
@@ -39,7 +39,7 @@ impl Bench {
             let held = row.held.as_ref().unwrap();
             held.operation.is_some_and(|operation| self.view().is_late(operation, &held.id))
         });
-        late.map(|row| row.names[0].to_string()).collect()
+        late.map(|row| row.path().to_string()).collect()
     }
 }
 

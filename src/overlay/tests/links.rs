@@ -234,7 +234,7 @@ impl Project {
 
     /// What a held change of a path gave back below, as it was under the other name.
     fn note_put_back(&mut self, before: &BTreeMap<Name, String>) {
-        let held: Vec<String> = self.bench.held().iter().map(|row| row.names[0].to_string()).collect();
+        let held: Vec<String> = self.bench.held().iter().map(|row| row.path().to_string()).collect();
         for (name, content) in self.lower() {
             let is_back = !before.contains_key(name) && before.values().any(|other| *other == content);
             if is_back && held.iter().any(|path| path == name) {
@@ -509,7 +509,7 @@ fn a_confirm_is_a_review_of_each_name_that_it_tells() {
         }
         bench.rename("further", "elsewhere");
         bench.save("further", &lines(90));
-        let waits: Vec<String> = bench.held().iter().map(|row| row.names[0].to_string()).collect();
+        let waits: Vec<String> = bench.held().iter().map(|row| row.path().to_string()).collect();
         assert_eq!((waits, bench.lower("further")), (vec!["further".to_owned()], Some(changed(100, 60))));
     }
 }
@@ -581,7 +581,7 @@ fn a_name_goes_whose_further_one_somebody_has_taken_below() {
         assert_eq!(bench.node("f").unwrap_err().code(), libc::ENOENT);
         assert_eq!((bench.read("g"), bench.lower("g")), (Some(changed(100, 60)), Some("somebody's\n".to_owned())));
         assert_eq!(bench.lower("f"), Some(lines(100)), "its going waits");
-        let waits: BTreeSet<String> = bench.held().iter().map(|row| row.names[0].to_string()).collect();
+        let waits: BTreeSet<String> = bench.held().iter().map(|row| row.path().to_string()).collect();
         assert!(["f", "g"].iter().all(|name| waits.contains(*name)), "{waits:?}");
         assert_eq!(bench.view().check().unwrap().0, []);
     }

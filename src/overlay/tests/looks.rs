@@ -496,7 +496,7 @@ fn what_takes_one_name_of_a_file_gets_nothing_of_what_is_done_to_it_by_another()
         bench.remount();
         bench.unlink("b");
         bench.save("a", &changed(100, 70));
-        let is_at_a = |row: &UpperRow| row.names[0].as_bytes() == b"a";
+        let is_at_a = |row: &UpperRow| row.path().as_bytes() == b"a";
         let id = bench.held().into_iter().find(is_at_a).unwrap().held.unwrap().id;
         bench.confirm(&[id]).unwrap();
         assert_eq!(bench.lower("a"), Some(changed(100, 70)));

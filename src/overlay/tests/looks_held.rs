@@ -141,8 +141,7 @@ fn an_id_names_a_mode_too_and_lands_no_other() {
     bench.save("a", &changed(100, 60));
     bench.save(PATH, "made\n");
     let id = |path: &str| {
-        let held =
-            bench.held().into_iter().find(|row| row.names[0].as_bytes() == path.as_bytes()).unwrap().held.unwrap();
+        let held = bench.held().into_iter().find(|row| row.path().as_bytes() == path.as_bytes()).unwrap().held.unwrap();
         held.id
     };
     for path in ["a", PATH] {

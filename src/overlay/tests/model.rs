@@ -448,7 +448,7 @@ impl Pair {
 
     fn ids(&self, paths: &[Path]) -> Vec<ChangeId> {
         let held = self.bench.held();
-        let id = |path: &Path| held.iter().find(|row| row.names[0].to_string() == *path)?.held.clone();
+        let id = |path: &Path| held.iter().find(|row| row.path().to_string() == *path)?.held.clone();
         paths.iter().map(|path| id(path).unwrap().id).collect()
     }
 
@@ -640,9 +640,9 @@ impl Pair {
     fn check_held(&self) {
         type Row = (Path, String, Vec<Reason>);
         let row = |row: UpperRow| -> Row {
-            let held = row.held.unwrap();
             assert_eq!(row.names.len(), 1);
-            (row.names[0].to_string(), held.id.to_string(), held.reasons)
+            let (path, held) = (row.path().to_string(), row.held.unwrap());
+            (path, held.id.to_string(), held.reasons)
         };
         let held: Vec<Row> = self.bench.held().into_iter().map(row).collect();
         let content = |thing: &Option<Thing>| thing.clone().filter(|thing| *thing != Thing::Dir);

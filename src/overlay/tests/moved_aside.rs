@@ -47,7 +47,7 @@ fn below(bench: &Bench) -> BTreeMap<String, String> {
 }
 
 fn waiting(bench: &Bench) -> BTreeMap<String, ChangeKind> {
-    bench.held().into_iter().map(|row| (row.names[0].to_string(), row.held.unwrap().kind)).collect()
+    bench.held().into_iter().map(|row| (row.path().to_string(), row.held.unwrap().kind)).collect()
 }
 
 fn discard_all(bench: &Bench) {
@@ -204,7 +204,7 @@ fn a_small_change_lands_where_a_held_file_was_moved_aside() {
 }
 
 fn held_at(bench: &Bench, path: &str) -> ChangeId {
-    let row = bench.held().into_iter().find(|row| row.names[0].to_string() == path);
+    let row = bench.held().into_iter().find(|row| row.path().to_string() == path);
     row.unwrap().held.unwrap().id
 }
 

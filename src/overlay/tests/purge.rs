@@ -122,7 +122,7 @@ fn what_is_held_confirmed_or_judged_against_needs_no_backup_to_stay() {
     // Judged with what landed before, against what that replaced.
     bench.save("windowed", &changed(100, 60));
     bench.save("renamed", &changed(100, 70));
-    let held: Vec<String> = bench.held().into_iter().map(|row| row.names[0].to_string()).collect();
+    let held: Vec<String> = bench.held().into_iter().map(|row| row.path().to_string()).collect();
     assert_eq!(held, ["gone", "held", "renamed", "windowed"]);
     bench.purge(&NOTHING);
     bench.put("held", &lines(100).replace("line 90\n", "a person's line\n"));
@@ -175,7 +175,7 @@ fn purges_beside_saves_and_reviews_take_nothing_that_is_needed() {
                         bench.save(&format!("small{worker}"), &format!("round {round}\n"));
                         bench.save(&format!("large{worker}"), &changed(12_000, 200 + round));
                         let path = RelPath::parse(format!("large{worker}").as_bytes()).unwrap();
-                        let held = bench.held().into_iter().find(|row| row.names[0] == path).unwrap();
+                        let held = bench.held().into_iter().find(|row| *row.path() == path).unwrap();
                         bench.view().discard(&[held.held.unwrap().id], &Review::default()).unwrap();
                     }
                 })

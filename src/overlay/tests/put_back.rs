@@ -25,9 +25,9 @@ fn link(bench: &Bench, from: &str, to: &str) {
 /// What waits, and for what: new content where nothing was is no modification.
 fn waiting(bench: &Bench) -> Vec<(String, ChangeKind, bool)> {
     let told = |row: UpperRow| {
-        let held = row.held.unwrap();
+        let (path, held) = (row.path().to_string(), row.held.unwrap());
         let is_gated = held.reasons.iter().any(|reason| matches!(reason, Reason::Sensitive | Reason::Rule));
-        (row.names[0].to_string(), held.kind, is_gated)
+        (path, held.kind, is_gated)
     };
     let mut waiting: Vec<_> = bench.held().into_iter().map(told).collect();
     waiting.sort_by(|one, other| one.0.cmp(&other.0));
@@ -183,7 +183,7 @@ fn a_file_is_not_put_back_once_a_rule_waits_at_either_name() {
             bench.save("a", &changed(100, 60));
             let told = (bench.lower("a"), bench.lower("b"));
             assert_eq!(told, (None, Some(lines(100))), "a rule for {gated}, covered: {is_covered}");
-            assert!(bench.held().iter().any(|row| row.names[0].to_string() == "a"));
+            assert!(bench.held().iter().any(|row| row.path().to_string() == "a"));
         }
     }
 }

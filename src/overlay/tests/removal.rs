@@ -258,7 +258,7 @@ fn what_was_discarded_is_there_again_in_its_directory_as_far_as_that_is_there() 
         bench.view().write(handle, 0, b"Mine\n").unwrap();
         bench.close(handle);
     }
-    let held: Vec<String> = bench.held().iter().map(|row| row.names[0].to_string()).collect();
+    let held: Vec<String> = bench.held().iter().map(|row| row.path().to_string()).collect();
     assert_eq!((held, bench.read("f/AGENTS.md").as_deref()), (vec!["f/AGENTS.md".to_owned()], Some("Mine\n")));
     bench.check();
 }

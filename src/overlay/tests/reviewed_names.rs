@@ -45,7 +45,7 @@ fn exchange(bench: &Bench) {
 }
 
 fn id_at(bench: &Bench, path: &str) -> Option<ChangeId> {
-    let held = bench.held().into_iter().find(|row| row.names[0].to_string() == path);
+    let held = bench.held().into_iter().find(|row| row.path().to_string() == path);
     held.map(|row| row.held.unwrap().id)
 }
 
@@ -206,7 +206,7 @@ fn a_symlink_of_the_project_does_not_come_to_lead_out_by_the_change_of_it() {
     link(&parted, "d/s", "z");
     parted.unlink("d/s");
     assert!(!is_below(&parted, "z"));
-    assert!(parted.held().iter().any(|row| row.names[0].to_string() == "z"));
+    assert!(parted.held().iter().any(|row| row.path().to_string() == "z"));
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn a_further_name_that_somebody_has_taken_below_goes_by_review() {
         bench.put("z", "by a person\n");
         then(&bench);
         assert_eq!(bench.lower("z").as_deref(), Some("by a person\n"), "{goes}");
-        let at_z = bench.held().into_iter().find(|row| row.names[0].to_string() == "z").unwrap();
+        let at_z = bench.held().into_iter().find(|row| row.path().to_string() == "z").unwrap();
         assert_eq!(at_z.held.unwrap().reasons, [Reason::Stale], "{goes}");
         assert_eq!(bench.read("gated"), Some(changed(100, 1)), "{goes}");
     }

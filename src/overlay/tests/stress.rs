@@ -91,7 +91,7 @@ impl Actor<'_> {
 
     fn review(&mut self, act: impl FnOnce(&Bench, ChangeId) -> std::result::Result<(), ErrorCode>, prefix: &str) {
         let held = self.bench.held();
-        let mut rows: Vec<_> = held.iter().filter(|row| row.names[0].to_string().starts_with(prefix)).collect();
+        let mut rows: Vec<_> = held.iter().filter(|row| row.path().to_string().starts_with(prefix)).collect();
         if rows.is_empty() {
             return;
         }

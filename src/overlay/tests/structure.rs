@@ -31,12 +31,15 @@ impl Bench {
 
     /// Path, kind and reasons of all that is held.
     pub(super) fn waiting(&self) -> Vec<(String, ChangeKind, Vec<Reason>)> {
-        let told = |row: UpperRow| row.held.map(|held| (row.names[0].to_string(), held.kind, held.reasons));
+        let told = |row: UpperRow| {
+            let path = row.path().to_string();
+            row.held.map(|held| (path, held.kind, held.reasons))
+        };
         self.held().into_iter().filter_map(told).collect()
     }
 
     pub(super) fn id_of(&self, path: &str) -> ChangeId {
-        let row = self.held().into_iter().find(|row| row.names[0].to_string() == path);
+        let row = self.held().into_iter().find(|row| row.path().to_string() == path);
         row.and_then(|row| row.held).map(|held| held.id).unwrap_or_else(|| panic!("{path} is not held"))
     }
 
@@ -690,7 +693,7 @@ fn the_id_of_a_directory_that_goes_discards_no_deletion_that_is_not_named() {
         let bench = removed_directories();
         instead.iter().for_each(|content| bench.save("d", content));
         bench.view().discard(&[bench.id_of("d")], &Review::default()).unwrap();
-        let waiting: Vec<String> = bench.held().iter().map(|row| row.names[0].to_string()).collect();
+        let waiting: Vec<String> = bench.held().iter().map(|row| row.path().to_string()).collect();
         assert_eq!(waiting, ["d/a", "d/sub", "d/sub/b"]);
         assert_eq!(bench.names("d"), [""; 0]);
         bench.check();

@@ -46,7 +46,7 @@ fn assert_waits(mut bench: Bench, path: &str, reason: Reason) {
 fn assert_held(bench: &mut Bench, path: &str, reason: Reason) {
     for _ in 0..2 {
         let held = bench.held();
-        let names: Vec<String> = held.iter().map(|row| row.names[0].to_string()).collect();
+        let names: Vec<String> = held.iter().map(|row| row.path().to_string()).collect();
         assert_eq!((names, bench.reasons()), (vec![path.to_owned()], vec![reason]));
         assert!(std::fs::symlink_metadata(bench.lower_path(path)).is_err(), "{path} is in the project");
         bench.check();

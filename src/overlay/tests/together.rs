@@ -244,7 +244,7 @@ fn what_has_become_a_directory_with_something_in_it_is_refused_also_by_force_and
         bench.put(&format!("{path}/hers"), "hers\n");
     }
     for held in bench.held() {
-        let (path, ids) = (&held.names[0], [held.held.unwrap().id]);
+        let (path, ids) = (held.path().clone(), [held.held.unwrap().id]);
         for force in [false, true] {
             let refusal =
                 nothing_happens(&bench, || bench.view().confirm(&ids, &ConfirmHow { force, ..HOW }).map(|_| ()));
