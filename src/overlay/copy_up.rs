@@ -1,14 +1,14 @@
 //! Copy-up: before the first write, a file's content moves to upper, and what lay below is remembered as its base.
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use parking_lot::MutexGuard;
+
 use super::error::Context;
 use super::handles::{Backing, OpenFile};
-use super::lookup::Origin;
 use super::nodes::NodeId;
 use super::settle::Claim;
 use super::uppers::{Recorded, Upper};
@@ -52,8 +52,8 @@ impl Overlay {
         loop {
             let backing = open.backing().clone();
             match backing {
-                Backing::Orphan(file) if !self.show_again(open, &file, keep)? => return Ok(file),
-                Backing::Orphan(_) => {}
+                Backing::Orphan(file) | Backing::Lower(file) if self.shows_again(open, &file, keep)? => {}
+                Backing::Orphan(file) => return Ok(file),
                 Backing::Upper(id, file) if self.mark_written(open, id)? => return Ok(file),
                 // Given up for lower, or for an entry of its own, between the two looks.
                 Backing::Upper(id, _) if open.upper() != Some(id) => {}
@@ -147,7 +147,7 @@ impl Overlay {
         known.is_none() || file::digest(lower).ok() != known
     }
 
-    fn copy_of_lower(&self, lower: &File, keep: Keep) -> Result<(UpperFile<'_>, Meta)> {
+    pub(super) fn copy_of_lower(&self, lower: &File, keep: Keep) -> Result<(UpperFile<'_>, Meta)> {
         let meta = Meta::of(lower.as_fd()).doing(|| "stat a file to copy up".to_owned())?;
         self.check_may_change(match keep {
             Keep::Content | Keep::ContentAndSetId => meta.blocks.saturating_mul(512),
@@ -246,10 +246,25 @@ impl Overlay {
         what: What,
         save: impl FnOnce(&UpperRow) -> store::Result<()>,
     ) -> Result<UpperId> {
-        let id = new.id();
         let mut state = self.state.lock();
+        let id = self.enter_at(&mut state, new, path, what, save)?;
+        drop(state);
+        self.name_changed(path)?;
+        Ok(id)
+    }
+
+    /// The same under a lock that is let go while what hides the name is judged.
+    pub(super) fn enter_at(
+        &self,
+        state: &mut MutexGuard<'_, State>,
+        new: NewUpper<'_>,
+        path: &RelPath,
+        what: What,
+        save: impl FnOnce(&UpperRow) -> store::Result<()>,
+    ) -> Result<UpperId> {
+        let id = new.id();
         while state.uppers.at(path).and_then(|id| state.uppers.get(id)).is_some_and(|upper| upper.busy) {
-            self.changed.wait(&mut state);
+            self.changed.wait(state);
         }
         let (names, base) = (vec![path.clone()], Base::of(Below::Nothing));
         let mut row = UpperRow { id, names, what, base, held: None, looks: None };
@@ -264,55 +279,7 @@ impl Overlay {
             save(&row)?;
         }
         state.uppers.insert(Upper::written(row));
-        let id = new.keep();
-        drop(state);
-        self.name_changed(path)?;
-        Ok(id)
-    }
-
-    /// Something new that was discarded is in the view again, for its writer goes on with it. False where it was not, or
-    /// something else has come in its place. Under `copying`.
-    fn show_again(&self, open: &OpenFile, orphan: &File, keep: Keep) -> Result<bool> {
-        let Some((dir, name)) = open.discarded_at.lock().clone() else { return Ok(false) };
-        let is_back = match self.free_path(dir, &name) {
-            Some(path) => self.enter_again(open, (&path, dir, &name), self.copy_of_lower(orphan, keep)?.0)?,
-            None => false,
-        };
-        *open.discarded_at.lock() = None;
-        Ok(is_back)
-    }
-
-    /// Where a name is, if that is in a directory of the view and nothing is there.
-    fn free_path(&self, dir: NodeId, name: &OsStr) -> Option<RelPath> {
-        let path = self.state.lock().nodes.child_path(dir, name).ok()?;
-        self.dir_in_view(&path.parent()?).ok()?;
-        matches!(self.origin(&path), Ok(Origin::Nothing)).then_some(path)
-    }
-
-    /// False where something else has come there meanwhile.
-    fn enter_again(
-        &self,
-        open: &OpenFile,
-        (path, dir, name): (&RelPath, NodeId, &OsStr),
-        upper: UpperFile<'_>,
-    ) -> Result<bool> {
-        let (names, base) = (vec![path.clone()], Base::of(Below::Nothing));
-        let row = UpperRow { id: upper.new.id(), names, what: What::File, base, held: None, looks: None };
-        {
-            let mut state = self.state.lock();
-            if state.uppers.at(path).is_some() || state.nodes.child(dir, name).is_some() {
-                return Ok(false);
-            }
-            self.store.save_upper(&row)?;
-            state.epoch += 1;
-            state.uppers.insert(Upper::written(row));
-            state.nodes.name(open.node, dir, name);
-            open.set_backing(Backing::Upper(upper.new.keep(), Arc::new(upper.file)));
-            *open.nameless.lock() = None;
-        }
-        self.tell(|observer| observer.entry_changed(dir, name));
-        self.name_changed(path)?;
-        Ok(true)
+        Ok(new.keep())
     }
 
     /// Notes that an upper entry was written since it was last judged.

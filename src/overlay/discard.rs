@@ -75,12 +75,13 @@ pub(super) struct Shown {
     file: Option<Arc<File>>,
 }
 
-/// What becomes of something new that goes from the view while somebody is writing to it.
+/// What becomes of the writing to what goes from the view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Writing {
-    /// The next write brings it back, and the next close has it judged anew (SPEC §8).
+    /// What has begun is a change of its own, what begins then brings back what was new, and the next close has it judged
+    /// (SPEC §8).
     GoesOn,
-    /// What is written from then on is nobody's.
+    /// To something new it is nobody's from then on.
     IsInVain,
 }
 
@@ -190,7 +191,9 @@ impl Overlay {
         let dirs = dirs_above(names);
         let stand_ins = dirs.iter().filter_map(|dir| Some((dir, state.uppers.stand_in_at(dir)?)));
         let goes = |upper: &Upper| going.contains(&upper.row.id);
-        let emptied = stand_ins.filter(|(dir, upper)| !goes(upper) && state.uppers.shown_within(dir).all(goes));
+        // What is being written comes back into it.
+        let ends = |upper: &Upper| goes(upper) && !state.is_open_to_write(&upper.row);
+        let emptied = stand_ins.filter(|(dir, upper)| !goes(upper) && state.uppers.shown_within(dir).all(ends));
         ids.extend(emptied.filter_map(|(_, upper)| Some(upper.row.held.as_ref()?.id.clone())));
         ids
     }
@@ -287,17 +290,20 @@ impl Overlay {
         Ok(Shown { meta, file: file.map(Arc::new) })
     }
 
-    /// What is being written in a directory that goes would have nowhere to be.
+    /// What is being written in a directory that goes would have nowhere to be, and nowhere to come back to.
     fn check_nothing_left_inside(&self, taken: &[Taken]) -> Reviewed<()> {
         let state = self.state.lock();
         let dirs = taken.iter().filter(|change| change.row.what == What::Dir);
         let mut inside = dirs.flat_map(|dir| state.uppers.within(dir.row.path()));
         // A deletion in a directory that somebody removed needs no place. Nor does a directory that a look has made a moment
         // ago for the sake of what is in it: it goes with the last of that.
-        let needs_place = |id: &UpperId| {
-            state.uppers.get(*id).is_some_and(|upper| upper.row.what != What::Whiteout && !upper.is_stand_in())
+        let needs_place = |upper: &Upper| upper.row.what != What::Whiteout && !upper.is_stand_in();
+        let stays = |upper: &Upper| !taken.iter().any(|change| change.row.id == upper.row.id);
+        let is_left = |id: &UpperId| {
+            let upper = state.uppers.get(*id).filter(|upper| needs_place(upper));
+            upper.is_some_and(|upper| stays(upper) || state.is_open_to_write(&upper.row))
         };
-        let left = inside.find(|id| needs_place(id) && !taken.iter().any(|change| change.row.id == *id));
+        let left = inside.find(is_left);
         match left.and_then(|id| state.uppers.get(id)) {
             Some(left) => {
                 let path = left.row.path();
@@ -320,7 +326,8 @@ impl Overlay {
         let Shown { mut meta, file } = shown;
         let mut state = self.state.lock();
         state.epoch += 1;
-        if !is_as_taken(&state) {
+        let is_in_the_midst = writing == Writing::GoesOn && state.is_unjudged_of(row);
+        if is_in_the_midst || !is_as_taken(&state) {
             return self.begin_anew(&mut state, row.id, meta);
         }
         if let Some(open) = state.open_of(row.id, path) {
@@ -330,9 +337,8 @@ impl Overlay {
             if lower.is_none() {
                 // What is there has a node of its own: by this one nothing is written that would be nobody's.
                 meta = None;
-                if writing == Writing::GoesOn && open.writers() > 0 {
-                    let at = state.nodes.entry_at(path).map(|(dir, name)| (dir, name.to_owned()));
-                    *open.discarded_at.lock() = at;
+                if writing == Writing::GoesOn {
+                    state.note_taken(path);
                 }
             }
             open.set_backing(match lower {
@@ -381,6 +387,18 @@ impl Overlay {
             upper.dirty = true;
         }
         self.row_dropped(state, id);
+    }
+}
+
+impl State {
+    fn is_open_to_write(&self, row: &UpperRow) -> bool {
+        self.open_of(row.id, row.path()).is_some_and(|open| open.writers() > 0)
+    }
+
+    /// Whether somebody has begun to write to a change, or emptied it, and not closed it.
+    fn is_unjudged_of(&self, row: &UpperRow) -> bool {
+        let open = self.open_of(row.id, row.path());
+        open.is_some_and(|open| self.handles_on(open.node).any(|handle| handle.is_unjudged()))
     }
 }
 

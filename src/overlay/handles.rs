@@ -154,15 +154,15 @@ pub(super) struct OpenFile {
     pub changed_quietly: AtomicBool,
     /// The same once it has no name. A leaf.
     pub nameless: Mutex<Option<Nameless>>,
-    /// Where it was new until it was discarded: there it is again once somebody goes on writing to it. A leaf.
-    pub discarded_at: Mutex<Option<(NodeId, OsString)>>,
+    /// Where it was until a person took it from the view. A leaf.
+    pub taken_from: Mutex<Option<(NodeId, OsString)>>,
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum Backing {
     Lower(Arc<File>),
     Upper(UpperId, Arc<File>),
-    /// Has no name any more: nothing of it is judged, unless it was discarded and comes back.
+    /// Has no name any more: nothing of it is judged, unless it [comes back](super::comes_back).
     Orphan(Arc<File>),
 }
 
@@ -183,7 +183,7 @@ impl OpenFile {
             blocks: AtomicU64::new(0),
             changed_quietly: AtomicBool::new(false),
             nameless: Mutex::default(),
-            discarded_at: Mutex::default(),
+            taken_from: Mutex::default(),
         })
     }
 

@@ -348,7 +348,10 @@ impl State {
             row.base.below = Below::of(Some(&meta));
         }
         match (&row.what, below) {
-            (What::Whiteout, Some(was)) => self.unnamed_at(row.path(), &was),
+            (What::Whiteout, Some(was)) => {
+                self.note_taken(row.path());
+                self.unnamed_at(row.path(), &was);
+            }
             // Held over one name of a file: the others go on as they are, and this is none of them any more.
             (What::File, Some(was)) if was.links > 1 && !row.base.is_shared() => self.nodes.unname_path(row.path()),
             (What::File | What::Symlink | What::Whiteout | What::Dir | What::Node, _) => {}
@@ -362,10 +365,11 @@ impl State {
 
     /// Who has a file open goes on with what is held of it now, and writes there.
     fn read_on_in(&mut self, path: &RelPath, id: UpperId, file: Option<File>) {
+        let returned = self.returned_to(path);
         let (Some(file), Some(node)) = (file, self.nodes.at(path)) else { return };
         self.nodes.set_lower(node, None);
-        let open = self.nodes.open_on(node);
-        if let Some(open) = open.filter(|open| !open.backing().is_orphan()) {
+        let open = self.nodes.open_on(node).filter(|open| !open.backing().is_orphan());
+        if let Some(open) = returned.as_ref().or(open) {
             open.set_backing(Backing::Upper(id, Arc::new(file)));
         }
     }

@@ -19,6 +19,7 @@ mod bursts;
 mod carry;
 mod check;
 mod close;
+mod comes_back;
 mod compare;
 mod confirm;
 mod confirm_land;

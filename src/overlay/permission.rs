@@ -9,6 +9,7 @@ use super::open::Look;
 use super::reading::access_of;
 use super::{Caller, Error, Overlay, Result};
 use crate::model::{Acl, RelPath};
+use crate::store::Writer;
 use crate::sys::file::Meta;
 use crate::sys::process;
 
@@ -68,6 +69,19 @@ fn wanted(flags: OpenFlags) -> u32 {
     }
     let reads = if flags.only_writes() { 0 } else { READ };
     reads | if flags.may_change() { WRITE } else { 0 }
+}
+
+impl Writer {
+    /// Whether mode and list of a directory let him make something in it, as far as that is known.
+    pub(super) fn may_make_in(&self, (meta, list): &(Meta, Option<Acl>)) -> bool {
+        let wanted = WRITE | RUN;
+        let lets = |class: u32| meta.mode >> class & wanted == wanted;
+        if self.uid == 0 || lets(OTHERS) || (meta.uid == self.uid && lets(OWNER)) {
+            return true;
+        }
+        let rights = process::rights(self.pid);
+        rights.is_some_and(|rights| group_may(meta, list.as_ref(), self.uid, &rights.groups()) & wanted == wanted)
+    }
 }
 
 /// What being in these groups lets somebody do, or being named in the list.

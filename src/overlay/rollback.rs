@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustix::process::{getegid, geteuid};
 
 use super::error::Context;
-use super::handles::Backing;
+use super::handles::{Backing, OpenFile};
 use super::land::{Replacement, content_effect};
 use super::merge::edited_since;
 use super::permits::Permits;
@@ -212,8 +212,9 @@ impl Overlay {
 
     /// Who has the file open goes on with what lower has now. A symlink is nothing that could be read on.
     pub(super) fn read_on(&self, state: &mut State, path: &RelPath) {
-        let open = state.nodes.open_at(path).cloned();
-        let Some(open) = open.filter(|open| matches!(*open.backing(), Backing::Lower(_))) else { return };
+        let below = |open: &&Arc<OpenFile>| matches!(*open.backing(), Backing::Lower(_));
+        let open = state.returned_to(path).or_else(|| state.nodes.open_at(path).filter(below).cloned());
+        let Some(open) = open else { return };
         match self.lower.open_to_read(path) {
             Ok(lower) => open.set_backing(Backing::Lower(Arc::new(lower))),
             Err(err) if is_absent(&err) => {}

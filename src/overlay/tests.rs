@@ -4,6 +4,7 @@ mod anothers;
 mod beside;
 mod bursts;
 mod check;
+mod comes_back;
 mod crash;
 mod done;
 mod durable;

@@ -202,67 +202,6 @@ fn an_open_file_that_was_removed_writes_on_without_its_backup() {
     bench.check();
 }
 
-/// Where lower has nothing. What a writer adds to a file that it has comes to that.
-#[test]
-fn what_was_discarded_is_there_again_once_its_writer_goes_on() {
-    let mut bench = Bench::new();
-    bench.save("AGENTS.md", "made\n");
-    let handle = write_at(&bench, libc::O_WRONLY, b"Made\n");
-    bench.view().discard(&[bench.only_id()], &Review::default()).unwrap();
-    assert_eq!(bench.read("AGENTS.md"), None);
-    bench.view().write(handle, 5, b"more\n").unwrap();
-    bench.close(handle);
-    assert_eq!((bench.read("AGENTS.md").as_deref(), bench.lower("AGENTS.md")), (Some("Made\nmore\n"), None));
-    let id = bench.only_id();
-    bench.check();
-    bench.remount();
-    assert_eq!((bench.read("AGENTS.md").as_deref(), bench.only_id()), (Some("Made\nmore\n"), id));
-}
-
-#[test]
-fn what_was_discarded_stays_away_where_nobody_goes_on_with_it_or_something_else_has_come() {
-    let bench = Bench::new();
-    bench.save("AGENTS.md", "made\n");
-    let handle = write_at(&bench, libc::O_WRONLY, b"Made\n");
-    bench.view().discard(&[bench.only_id()], &Review::default()).unwrap();
-    bench.close(handle);
-    assert_eq!((bench.read("AGENTS.md"), bench.held().len(), bench.stage_files()), (None, 0, 0));
-
-    bench.save("AGENTS.md", "made\n");
-    let handle = write_at(&bench, libc::O_WRONLY, b"Made\n");
-    bench.view().discard(&[bench.only_id()], &Review::default()).unwrap();
-    bench.save("AGENTS.md", "another\n");
-    bench.view().write(handle, 5, b"more\n").unwrap();
-    bench.close(handle);
-    assert_eq!((bench.read("AGENTS.md").as_deref(), bench.held().len()), (Some("another\n"), 1));
-    bench.check();
-}
-
-/// By the name that its directory has now, or by none.
-#[test]
-fn what_was_discarded_is_there_again_in_its_directory_as_far_as_that_is_there() {
-    let bench = Bench::new();
-    for dir in ["d", "e"] {
-        bench.put(&format!("{dir}/other"), "o\n");
-        bench.save(&format!("{dir}/AGENTS.md"), "made\n");
-    }
-    let open = |path: &str| bench.open(path, libc::O_WRONLY).unwrap();
-    let (in_renamed, in_removed) = (open("d/AGENTS.md"), open("e/AGENTS.md"));
-    let ids: Vec<ChangeId> = bench.held().into_iter().map(|row| row.held.unwrap().id).collect();
-    bench.view().discard(&ids, &Review::default()).unwrap();
-    bench.rename("d", "f");
-    bench.unlink("e/other");
-    let (root, name) = bench.parent("e");
-    bench.view().rmdir(root, name, &ME).unwrap();
-    for handle in [in_renamed, in_removed] {
-        bench.view().write(handle, 0, b"Mine\n").unwrap();
-        bench.close(handle);
-    }
-    let held: Vec<String> = bench.held().iter().map(|row| row.path().to_string()).collect();
-    assert_eq!((held, bench.read("f/AGENTS.md").as_deref()), (vec!["f/AGENTS.md".to_owned()], Some("Mine\n")));
-    bench.check();
-}
-
 #[test]
 fn an_event_tells_of_what_is_equal_to_the_project_again() {
     let bench = Bench::new();

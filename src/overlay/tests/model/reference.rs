@@ -171,6 +171,8 @@ pub struct Model {
     pub replaced: Vec<Vec<u8>>,
     /// Content of files without a name, for who has them open.
     orphans: BTreeMap<u64, Vec<u8>>,
+    /// Where a person took some of them from, and the mode they had: by the next write they are there again.
+    taken_from: BTreeMap<u64, (Path, u32)>,
     last: u64,
 }
 
@@ -200,6 +202,7 @@ impl Model {
             had_dirs: BTreeSet::new(),
             replaced: Vec::new(),
             orphans: BTreeMap::new(),
+            taken_from: BTreeMap::new(),
             last: 0,
         }
     }
@@ -397,6 +400,9 @@ impl Model {
     }
 
     pub fn write(&mut self, slot: usize, content: Vec<u8>) -> Answer {
+        if let Some(At::Orphan(orphan)) = self.handles.get(&slot).map(|handle| handle.place.clone()) {
+            self.show_again(orphan);
+        }
         let handle = self.handles.get_mut(&slot).ok_or(libc::EBADF)?;
         handle.written = true;
         match (&mut handle.place, handle.opened) {
@@ -549,14 +555,36 @@ impl Model {
         self.settle(path, &[]);
     }
 
+    /// What a person took away is where it was, if that is free.
+    fn show_again(&mut self, orphan: u64) {
+        let is_free = |(path, _): &&(Path, u32)| self.at(path).is_none() && self.at(parent(path)) == Some(Node::Dir);
+        let Some((path, mode)) = self.taken_from.get(&orphan).filter(is_free).cloned() else { return };
+        let content = self.orphans.get(&orphan).cloned().unwrap_or_default();
+        self.add(&path, Thing::File(content), mode);
+        self.return_to(&path);
+    }
+
+    /// Whoever has open what was taken from a path has what is there now.
+    fn return_to(&mut self, path: &str) {
+        let was_there = |(_, (at, _)): &(&u64, &(Path, u32))| at == path;
+        let Some(orphan) = self.taken_from.iter().find(was_there).map(|(orphan, _)| *orphan) else { return };
+        self.taken_from.remove(&orphan);
+        for handle in self.handles.values_mut() {
+            if matches!(handle.place, At::Orphan(of) if of == orphan) {
+                handle.place = At::Path(path.to_owned());
+            }
+        }
+    }
+
     /// Who has the file open keeps it; it has no name any more.
-    fn orphan(&mut self, path: &str) {
+    fn orphan(&mut self, path: &str) -> u64 {
         let content = self.at(path).and_then(|node| Some(node.leaf()?.thing.bytes().to_vec())).unwrap_or_default();
         let orphan = self.next();
         self.orphans.insert(orphan, content);
         for handle in self.handles.values_mut().filter(|handle| handle.is_at(path)) {
             handle.place = At::Orphan(orphan);
         }
+        orphan
     }
 
     pub fn mkdir(&mut self, path: &str) -> Answer {
@@ -611,6 +639,7 @@ impl Model {
         if self.view().keys().any(|child| parent(child) == path) {
             return Err(libc::ENOTEMPTY);
         }
+        self.taken_from.retain(|_, (at, _)| parent(at) != path);
         if self.is_held_dir(path) {
             let made = self.next();
             let left = self.upper.remove(path).and_then(|upper| upper.deletion_left(made));
@@ -789,6 +818,12 @@ impl Model {
                 && let Some(moved) = rebase(path, from, to)
             {
                 *path = moved;
+            }
+        }
+        for (path, _) in self.taken_from.values_mut() {
+            // By its directory: a file of its name that is renamed is another.
+            if let Some(moved) = rebase(parent(path), from, to) {
+                *path = path.replacen(parent(path), &moved, 1);
             }
         }
     }
@@ -1262,16 +1297,21 @@ impl Model {
         let is_left = |(path, upper): (&Path, &Upper)| {
             upper.held.is_none() && paths.iter().any(|dir| self.is_held_dir(dir) && is_within(path, dir))
         };
-        if self.upper.iter().any(is_left) {
+        let is_open = |path: &Path| self.handles.values().any(|handle| handle.is_at(path));
+        let goes_open = |(path, _): (&Path, &Upper)| {
+            is_open(path) && paths.iter().any(|dir| self.is_held_dir(dir) && is_within(path, dir))
+        };
+        if self.upper.iter().any(is_left) || self.upper.iter().any(goes_open) {
             return Err(ErrorCode::Busy);
         }
         let (dirs, others): (Vec<Path>, Vec<Path>) = paths.iter().cloned().partition(|path| self.is_held_dir(path));
         for path in self.with_children(&dirs).into_iter().chain(others) {
-            let shown = self.lower.leaf(&path).is_some_and(|leaf| leaf.thing.is_file());
-            if !shown {
-                self.orphan(&path);
+            let below = self.lower.leaf(&path).map(|leaf| leaf.stamp);
+            let is_unjudged = self.is_being_written(&path);
+            match self.upper.get_mut(&path) {
+                Some(upper) if is_unjudged => (upper.held, upper.below, upper.moved_on) = (None, below, false),
+                _ => self.take_away(&path),
             }
-            self.upper.remove(&path);
             // What is there again is in directories that are there again.
             let mut dir = parent(&path);
             while !dir.is_empty() {
@@ -1282,6 +1322,17 @@ impl Model {
             }
         }
         Ok(())
+    }
+
+    /// The view shows lower, and who writes on to something new brings it back.
+    fn take_away(&mut self, path: &str) {
+        let shown = self.lower.leaf(path).is_some_and(|leaf| leaf.thing.is_file());
+        let mode = self.at(path).and_then(|node| Some(node.leaf()?.mode));
+        if !shown {
+            let orphan = self.orphan(path);
+            self.taken_from.extend(mode.map(|mode| (orphan, (path.to_owned(), mode))));
+        }
+        self.upper.remove(path);
     }
 
     /// Somebody has written to a path what nobody has judged.
@@ -1302,6 +1353,7 @@ impl Model {
         self.had_dirs.remove(path);
         self.anchors.insert(path.to_owned(), Known { anchor, fresh: false, by_dir: false, from: None, went: None });
         self.windows.remove(path);
+        self.return_to(path);
         let now = self.lower.leaf(path).cloned();
         if let Some(upper) = self.upper.get_mut(path) {
             upper.below = now.as_ref().map(|leaf| leaf.stamp);

@@ -1,0 +1,208 @@
+//! What a person takes from the view while a program has it open to write: what that writes and closes is in the view, and is
+//! judged.
+
+use super::*;
+use crate::overlay::rollback::RollbackHow;
+use crate::sys::file;
+
+const HELD: &str = "AGENTS.md";
+
+impl Bench {
+    fn open_to_write(&self, path: &str) -> HandleId {
+        self.open(path, libc::O_WRONLY).unwrap()
+    }
+
+    fn discard_all(&self) -> std::result::Result<(), ErrorCode> {
+        let ids: Vec<ChangeId> = self.held().into_iter().map(|row| row.held.unwrap().id).collect();
+        self.view().discard(&ids, &Review::default()).map(drop).map_err(|refusal| refusal.code)
+    }
+
+    fn write_and_close(&self, handle: HandleId, offset: u64, text: &str) {
+        self.view().write(handle, offset, text.as_bytes()).unwrap();
+        self.close(handle);
+    }
+
+    fn held_paths(&self) -> Vec<String> {
+        self.held().iter().map(|row| row.path().to_string()).collect()
+    }
+}
+
+/// Where lower has nothing. What a writer adds to a file that it has comes to that.
+#[test]
+fn what_was_discarded_is_there_again_once_its_writer_goes_on() {
+    let mut bench = Bench::new();
+    bench.save(HELD, "made\n");
+    let handle = bench.open_to_write(HELD);
+    bench.discard_all().unwrap();
+    assert_eq!(bench.read(HELD), None);
+    bench.write_and_close(handle, 5, "more\n");
+    assert_eq!((bench.read(HELD).as_deref(), bench.lower(HELD)), (Some("made\nmore\n"), None));
+    let id = bench.only_id();
+    bench.check();
+    bench.remount();
+    assert_eq!((bench.read(HELD).as_deref(), bench.only_id()), (Some("made\nmore\n"), id));
+}
+
+#[test]
+fn what_was_discarded_stays_away_where_nobody_goes_on_with_it_or_something_else_has_come() {
+    let bench = Bench::new();
+    bench.save(HELD, "made\n");
+    let handle = bench.open_to_write(HELD);
+    bench.discard_all().unwrap();
+    bench.close(handle);
+    assert_eq!((bench.read(HELD), bench.held().len(), bench.stage_files()), (None, 0, 0));
+
+    bench.save(HELD, "made\n");
+    let handle = bench.open_to_write(HELD);
+    bench.discard_all().unwrap();
+    bench.save(HELD, "another\n");
+    bench.view().write(handle, 5, b"more\n").unwrap();
+    assert_eq!((bench.read(HELD).as_deref(), bench.held().len()), (Some("another\n"), 1));
+    // As far as that stays.
+    bench.unlink(HELD);
+    bench.write_and_close(handle, 10, "end\n");
+    assert_eq!((bench.read(HELD).as_deref(), bench.held().len()), (Some("made\nmore\nend\n"), 1));
+    bench.check();
+}
+
+#[test]
+fn what_has_come_back_and_is_removed_by_a_program_stays_away() {
+    let bench = Bench::new();
+    bench.save(HELD, "made\n");
+    let handle = bench.open_to_write(HELD);
+    bench.discard_all().unwrap();
+    bench.view().write(handle, 5, b"more\n").unwrap();
+    bench.unlink(HELD);
+    bench.write_and_close(handle, 10, "end\n");
+    assert_eq!((bench.read(HELD), bench.held().len(), bench.stage_files()), (None, 0, 0));
+    bench.check();
+}
+
+/// It would be the project's begin and the program's end, or the other way round.
+#[test]
+fn what_is_in_the_midst_of_being_written_when_it_is_discarded_is_a_change_of_its_own() {
+    for flags in [libc::O_WRONLY | libc::O_TRUNC, libc::O_WRONLY] {
+        let bench = Bench::new();
+        bench.put("a", &lines(100));
+        bench.save("a", &changed(100, 60));
+        let handle = bench.open("a", flags).unwrap();
+        let mut whole = "NEW 0\n".to_owned();
+        if flags & libc::O_TRUNC == 0 {
+            whole = changed(100, 60).replace("new 0\n", &whole).replace("new 1\n", "NEW 1\n");
+            bench.view().write(handle, 6, b"NEW 1\n").unwrap();
+        }
+        bench.discard_all().unwrap();
+        assert!(bench.held().is_empty());
+        bench.write_and_close(handle, 0, "NEW 0\n");
+        assert_eq!(
+            (bench.read("a"), bench.lower("a"), bench.held_paths()),
+            (Some(whole), Some(lines(100)), vec!["a".to_owned()])
+        );
+        bench.check();
+    }
+}
+
+/// By the name that its directory has now, or by none.
+#[test]
+fn what_was_discarded_is_there_again_in_its_directory_as_far_as_that_is_there() {
+    let bench = Bench::new();
+    for dir in ["d", "e"] {
+        bench.put(&format!("{dir}/other"), "o\n");
+        bench.save(&format!("{dir}/{HELD}"), "made\n");
+    }
+    let opened = ["d/AGENTS.md", "e/AGENTS.md"].map(|path| bench.open_to_write(path));
+    bench.discard_all().unwrap();
+    bench.rename("d", "f");
+    bench.unlink("e/other");
+    let (root, name) = bench.parent("e");
+    bench.view().rmdir(root, name, &ME).unwrap();
+    opened.into_iter().for_each(|handle| bench.write_and_close(handle, 0, "Mine\n"));
+    assert_eq!(
+        (bench.held_paths(), bench.read("f/AGENTS.md").as_deref()),
+        (vec!["f/AGENTS.md".to_owned()], Some("Mine\n"))
+    );
+    bench.check();
+}
+
+/// What it was taken from has been closed to him meanwhile.
+#[test]
+fn nothing_comes_back_into_a_directory_in_which_its_writer_may_make_nothing() {
+    for (mode, is_back) in [(0o777, true), (0o755, false)] {
+        let bench = Bench::new();
+        bench.put("d/other", "o\n");
+        file::set_mode(std::fs::File::open(bench.lower_path("d")).unwrap().as_fd(), 0o777).unwrap();
+        bench.save("d/AGENTS.md", "made\n");
+        scenarios::chmod(&bench, "d/AGENTS.md", 0o666);
+        let other = Caller { uid: 65534, gid: 65534, ..ME };
+        let node = bench.node("d/AGENTS.md").unwrap();
+        let handle = bench.view().open(node, OpenFlags::from_raw(libc::O_WRONLY), &other).unwrap().handle;
+        bench.discard_all().unwrap();
+        file::set_mode(std::fs::File::open(bench.lower_path("d")).unwrap().as_fd(), mode).unwrap();
+        bench.view().write(handle, 5, b"more\n").unwrap();
+        bench.close(handle);
+        assert_eq!(bench.read("d/AGENTS.md").is_some(), is_back, "{mode:o}");
+    }
+}
+
+#[test]
+fn what_is_held_or_restored_again_is_what_its_writer_goes_on_with() {
+    let returns: [fn(&Bench); 2] = [
+        |bench| drop(bench.undo(&bench.latest()).unwrap()),
+        |bench| {
+            let backups = bench.view().store().backups().unwrap();
+            bench.view().rollback(&backups[..1], &RollbackHow::default()).unwrap();
+        },
+    ];
+    for (number, come_again) in returns.into_iter().enumerate() {
+        let bench = Bench::new();
+        bench.save(HELD, "made\n");
+        let handle = bench.open_to_write(HELD);
+        bench.discard_all().unwrap();
+        come_again(&bench);
+        assert_eq!(bench.read(HELD).as_deref(), Some("made\n"), "{number}");
+        bench.write_and_close(handle, 5, "more\n");
+        assert_eq!((bench.read(HELD).as_deref(), bench.held().len()), (Some("made\nmore\n"), 1), "{number}");
+        bench.check();
+    }
+}
+
+#[test]
+fn what_an_undo_takes_away_is_there_again_once_its_writer_goes_on() {
+    let bench = Bench::new();
+    bench.save("new", "made\n");
+    assert_eq!(bench.lower("new").as_deref(), Some("made\n"));
+    let handle = bench.open_to_write("new");
+    bench.undo(&bench.latest()).unwrap();
+    assert_eq!((bench.read("new"), bench.lower("new")), (None, None));
+    bench.write_and_close(handle, 5, "more\n");
+    assert_eq!(bench.read("new").as_deref(), Some("made\nmore\n"));
+    bench.check();
+}
+
+#[test]
+fn a_directory_in_which_a_file_is_open_to_write_is_not_discarded_with_it() {
+    let bench = Bench::dir_for_file("big");
+    bench.save("big/x", "made\n");
+    let handle = bench.open_to_write("big/x");
+    assert_eq!(bench.discard_all(), Err(ErrorCode::Busy));
+    bench.write_and_close(handle, 5, "more\n");
+    assert_eq!((bench.read("big/x").as_deref(), bench.held_paths().len()), (Some("made\nmore\n"), 2));
+    bench.discard_all().unwrap();
+    assert_eq!(bench.read("big"), Some(lines(100)));
+    bench.check();
+}
+
+#[test]
+fn what_is_discarded_in_a_directory_that_somebody_removed_below_comes_back_into_it() {
+    let bench = Bench::new();
+    bench.put("s/other", "o\n");
+    bench.save("s/AGENTS.md", "made\n");
+    let handle = bench.open_to_write("s/AGENTS.md");
+    std::fs::remove_dir_all(bench.lower_path("s")).unwrap();
+    assert_eq!(bench.read("s/AGENTS.md").as_deref(), Some("made\n"));
+    let id = bench.held().into_iter().find(|row| row.path().to_string() == "s/AGENTS.md").unwrap().held.unwrap().id;
+    bench.view().discard(&[id], &Review::default()).unwrap();
+    bench.write_and_close(handle, 5, "more\n");
+    assert_eq!(bench.read("s/AGENTS.md").as_deref(), Some("made\nmore\n"));
+    bench.check();
+}
