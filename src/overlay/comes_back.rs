@@ -1,13 +1,13 @@
 //! What a person takes from the view, by a discard or an undo, while a program has it open to write. The program's next write
 //! brings it back to the place that it had, as something new, and its next close has that judged (SPEC §8): what was written
-//! and closed is never nobody's.
+//! and closed is never nobody's. Nor is what was written to a file that was about to be deleted, and is not.
 
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use super::copy_up::Keep;
+use super::copy_up::{Copied, Keep};
 use super::error::Context;
 use super::handles::{Access, Backing, OpenFile};
 use super::lookup::Origin;
@@ -51,6 +51,22 @@ impl Overlay {
             handles.map(|handle| handle.opener.clone()).collect()
         };
         Ok(writers.iter().all(|writer| writer.may_make_in(&access)))
+    }
+
+    /// What was to be deleted stays, and with it what was written to it meanwhile, to a copy that nobody was to see.
+    pub(super) fn goes_on_after_all(&self, path: &RelPath) -> Result<()> {
+        let Some(open) = self.state.lock().nodes.open_at(path).cloned() else { return Ok(()) };
+        let _one_at_a_time = open.copying.lock();
+        let Backing::Orphan(orphan) = open.backing().clone() else { return Ok(()) };
+        let Some(meta) = self.lower.stat(path).doing(|| format!("stat {path}"))? else { return Ok(()) };
+        let (upper, _) = self.copy_of_lower(&orphan, Keep::Content)?;
+        let file = Arc::new(upper.file);
+        match self.enter_copied(&open, (upper.new.id(), &file), Keep::Content, &meta, false)? {
+            Copied::Entered => drop(upper.new.keep()),
+            // Its name has gone with another deletion.
+            Copied::Nameless | Copied::TooLate => {}
+        }
+        Ok(())
     }
 
     /// False where something else has come there meanwhile.

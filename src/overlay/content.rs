@@ -71,7 +71,8 @@ impl Overlay {
         if first {
             self.witness.look(*caller, &handle.seen);
             self.note_program(handle, open);
-            self.store.record_rows()?;
+            // Else the next write would take it for recorded.
+            self.store.record_rows().inspect_err(|_| _ = handle.take_written())?;
         }
         let result = change(&file);
         if first {

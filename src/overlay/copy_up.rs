@@ -33,7 +33,7 @@ pub(super) enum Keep {
 }
 
 /// What became of a copied file.
-enum Copied {
+pub(super) enum Copied {
     Entered,
     /// Nobody but who has it open sees it.
     Nameless,
@@ -194,7 +194,7 @@ impl Overlay {
     }
 
     /// Puts a copied file into the view, unless its node has lost its name.
-    fn enter_copied(
+    pub(super) fn enter_copied(
         &self,
         open: &Arc<OpenFile>,
         (id, file): (UpperId, &Arc<File>),

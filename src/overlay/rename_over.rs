@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::deny::Denial;
 use super::error::Context;
-use super::handles::Backing;
+use super::handles::{Backing, OpenFile};
 use super::lookup::Origin;
+use super::nodes::NodeId;
 use super::parting::{Departure, Parted, Parting};
 use super::rename::End;
 use super::renamed::Renamed;
@@ -79,6 +80,17 @@ struct Arrival {
     kept: Option<(StagedContent, Backup)>,
 }
 
+/// What a file of lower was renamed over, as long as that is not judged.
+struct MovedOver<'a> {
+    from: &'a End,
+    to: &'a End,
+    /// What stands at the target now, and what hides the source.
+    upper: UpperId,
+    whiteout: UpperId,
+    /// The nodes that source and target were.
+    nodes: [Option<NodeId>; 2],
+}
+
 impl Overlay {
     /// A file of lower over something: the target is judged by the source's content, and the source goes.
     pub(super) fn move_over(&self, from: &End, to: &End, meta: &Meta, caller: &Caller) -> Result<()> {
@@ -110,31 +122,29 @@ impl Overlay {
         let entry = Upper { recorded, synced, takes_along, ..Upper::written(taken.row) };
         let (hiding, gives_way, epilogue) = (Some(hiding), taken.gives_way, Epilogue::default());
         let arrival = Arrival { entry, gives_way, hiding, parts: None, epilogue, kept };
-        let ((upper, renamed), parted) = {
+        let (nodes, ((upper, renamed), parted)) = {
             let mut state = self.state.lock();
             if state.uppers.at(&from.path).is_some() {
                 return Err(Error::Errno(libc::ESTALE));
             }
-            self.arrive(&mut state, to, arrival, |state| (new.keep(), state.renamed_to_copy((from, to), copied)))?
+            let nodes = [from, to].map(|end| state.nodes.child(end.parent, &end.name));
+            let arrived =
+                self.arrive(&mut state, to, arrival, |state| (new.keep(), state.renamed_to_copy((from, to), copied)))?;
+            (nodes, arrived)
         };
         drop(claimed);
         self.drop_replaced(replaced);
         let parted = self.tell_parted(parted);
         self.tell_renamed(to, renamed);
         self.settle_parted(parted, &by)?;
-        let settled = self.settle_over((from, to), (upper, whiteout), saved, &by)?;
+        let settled = self.settle_over(&MovedOver { from, to, upper, whiteout, nodes }, saved, &by)?;
         self.let_source_go(from, whiteout, meta, (upper, settled), &by)
     }
 
     /// Judges what stands at the target now, whose row may be `saved`. What keeps it from being judged keeps it waiting, or
     /// leaves both names as they were.
-    fn settle_over(
-        &self,
-        (from, to): (&End, &End),
-        (upper, whiteout): (UpperId, UpperId),
-        saved: bool,
-        by: &Writer,
-    ) -> Result<Settled> {
+    fn settle_over(&self, moved: &MovedOver<'_>, saved: bool, by: &Writer) -> Result<Settled> {
+        let MovedOver { to, upper, .. } = *moved;
         // What was there before, and has given way already, could not be brought back: then a denial is a hold.
         let denied = if to.upper().is_none() { Denial::Drops } else { Denial::Holds };
         match self.settle_as(upper, by, Vec::new(), denied, None) {
@@ -143,8 +153,9 @@ impl Overlay {
             Err(err @ Error::Store(store::Error::Unrecorded(_))) => Err(err),
             // Nothing was there but lower's own, which still is: as if nobody had renamed. Not by a disk on which the rename
             // may stay recorded.
-            Err(err) if to.upper().is_none() && !(saved && err.is_fault()) => {
-                Err(self.undo_move_over(from, to, upper, whiteout, err))
+            Err(Error::Denied) if to.upper().is_none() => Err(self.undo_move_over(moved, Error::Denied)),
+            Err(err) if to.upper().is_none() && !(saved && err.is_fault()) && self.is_as_moved(moved) => {
+                Err(self.undo_move_over(moved, err))
             }
             // Nothing is written any more: what has stopped it is what there is to tell.
             Err(err) if self.store.is_halted() => Err(err),
@@ -442,13 +453,34 @@ impl Overlay {
         Ok(Some(Backing::Upper(copy.id(), Arc::new(file))))
     }
 
-    fn undo_move_over(&self, from: &End, to: &End, upper: UpperId, whiteout: UpperId, err: Error) -> Error {
+    /// Whether nobody has judged what stands at the target, so that the source has not gone, and nobody writes to that.
+    fn is_as_moved(&self, moved: &MovedOver<'_>) -> bool {
+        let state = self.state.lock();
+        let waits = state.uppers.get(moved.upper).is_some_and(|upper| upper.row.held.is_none() && !upper.is_landed());
+        let hides = state.uppers.get(moved.whiteout).is_some();
+        let writes = |node| state.handles_on(node).any(|handle| handle.is_unjudged());
+        waits && hides && !moved.nodes[0].is_some_and(writes)
+    }
+
+    /// Who has source or target open goes on with that, by the name that it has again.
+    fn undo_move_over(&self, moved: &MovedOver<'_>, err: Error) -> Error {
+        let MovedOver { from, to, upper, whiteout, nodes } = *moved;
+        let source = self.lower.open_to_read(&from.path).ok().map(Arc::new);
         let mut state = self.state.lock();
         state.uppers.remove(whiteout);
         let is_saved = state.uppers.remove(upper).is_some_and(|entry| entry.has_row());
         state.epoch += 1;
         state.nodes.unname(to.parent, &to.name);
         state.nodes.unname(from.parent, &from.name);
+        for (node, end) in nodes.into_iter().zip([from, to]) {
+            if let Some(node) = node.filter(|node| state.nodes.get(*node).is_ok()) {
+                state.nodes.name(node, end.parent, &end.name);
+            }
+        }
+        let is_of_copy = |open: &&Arc<OpenFile>| open.upper().is_none_or(|id| id == upper);
+        if let Some(open) = nodes[0].and_then(|node| state.nodes.open_on(node)).filter(is_of_copy) {
+            open.set_backing(source.map_or_else(|| Backing::Orphan(open.file()), Backing::Lower));
+        }
         drop(state);
         // The kernel will take the rename for one that was not made, and both names for what they were.
         for end in [from, to] {

@@ -66,7 +66,11 @@ impl Overlay {
         let gone = self.state.lock().left(path).into_iter().collect();
         // One with other names would come back as another.
         let removed = (was.links == 1).then(|| PathEffect::new(path, Effect::SpecialRemoved(NodeLooks::of(was))));
-        self.record_structure(path, format!("[{} removed]", was.kind.name()), removed, gone, &self.doer(caller))
+        let what = format!("[{} removed]", was.kind.name());
+        if let Err(err) = self.record_structure(path, what, removed, gone, &self.doer(caller)) {
+            log::error!("record that {path} is removed, which it is: {err}");
+        }
+        Ok(())
     }
 
     /// Hides a path of lower, judges its deletion, and shows it again if that fails.
@@ -76,12 +80,17 @@ impl Overlay {
     }
 
     fn unlink_hidden(&self, whiteout: Upper, caller: &Caller) -> Result<()> {
-        let (by, id) = (self.doer(caller), whiteout.row.id);
+        let (by, id, path) = (self.doer(caller), whiteout.row.id, whiteout.row.path().clone());
         self.hide_by(Upper { recorded: Recorded::Nothing, ..whiteout })?;
         match self.settle_or_deny(id, &by, Vec::new()) {
             Ok(_) => Ok(()),
             Err(err) => {
                 self.state.lock().uppers.remove(id);
+                if let Err(second) = self.goes_on_after_all(&path) {
+                    log::error!(
+                        "{path} was written to while it was about to be deleted, and has none of that: {second}"
+                    );
+                }
                 Err(err)
             }
         }

@@ -8,7 +8,7 @@ mod questions;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::harness::script::python;
 use crate::harness::{Mounting, Output, Scratch, View, lines, mounted_scratch, with_changed_lines};
@@ -151,6 +151,81 @@ assert sorted(os.listdir(".")) == ["deny", "hold", "land"], os.listdir(".")
     for left in ["tmp-land", "tmp-hold", "tmp-deny"] {
         assert!(!view.has(left) && !scratch.has(left), "{left}");
     }
+}
+
+/// Refuses while a file is there, once it has said that it was asked and was told that it may answer.
+fn denies_while(flag: &Path) -> String {
+    let flag = flag.display();
+    format!(
+        "#!/bin/sh\ncat >/dev/null\nif [ ! -e {flag} ]; then echo '{{\"decision\":\"land\"}}'; exit; fi\n\
+         : >{flag}.asked\nuntil [ -e {flag}.answer ]; do sleep 0.02; done\n\
+         echo '{{\"decision\":\"deny\",\"reason\":\"not now\"}}'\n"
+    )
+}
+
+/// Both go on as they were.
+#[test]
+fn who_has_open_what_a_denied_rename_was_of_or_over_goes_on_with_that() {
+    let scratch = mounted_scratch!();
+    for path in ["source", "target"] {
+        scratch.write(path, path);
+    }
+    let flag = scratch.root().join("flag");
+    let hook = program(&scratch, "denies", &denies_while(&flag));
+    let view = mounting(&scratch, &[&hook]).start();
+    fs::write(flag.with_extension("answer"), "").expect("an answer");
+    let save = r#"
+flag = FLAG
+opened = [os.open(path, os.O_RDWR) for path in ("source", "target")]
+open(flag, "w").close()
+raises("EACCES", os.rename, "source", "target")
+os.unlink(flag)
+assert [os.pread(fd, 9, 0) for fd in opened] == [b"source", b"target"]
+for fd in opened:
+    os.pwrite(fd, b" more", 6)
+    os.close(fd)
+assert [get(path) for path in ("source", "target")] == [b"source more", b"target more"]
+"#;
+    script(&scratch, &view, &save.replace("FLAG", &format!("{:?}", flag.display().to_string())));
+    view.assert_landed("source", "source more");
+    view.assert_landed("target", "target more");
+}
+
+/// The kernel writes back what was stored to a mapping whenever it likes.
+#[test]
+fn what_is_written_to_a_file_while_its_deletion_is_denied_is_in_that_file() {
+    let scratch = mounted_scratch!();
+    scratch.write("file", "first line\n");
+    let flag = scratch.root().join("flag");
+    let hook = program(&scratch, "denies", &denies_while(&flag));
+    let view = mounting(&scratch, &[&hook]).start();
+    let store = r#"
+flag, libc = FLAG, ctypes.CDLL(None, use_errno=True)
+fd = os.open("file", os.O_RDWR)
+mapping = mmap.mmap(fd, 0)
+mapping[0:5] = b"STORE"
+open(flag, "w").close()
+child = os.fork()
+if child == 0:
+    raises("EACCES", os.unlink, "file")
+    os._exit(0)
+while not os.path.exists(flag + ".asked"): pass
+assert libc.sync_file_range(fd, ctypes.c_long(0), ctypes.c_long(0), 7) == 0
+open(flag + ".answer", "w").close()
+assert os.waitpid(child, 0)[1] == 0
+os.unlink(flag)
+os.pwrite(fd, b"LINE", 6)
+mapping.close()
+os.close(fd)
+assert get("file") == b"STORE LINE\n", get("file")
+"#;
+    let imports = "import ctypes, mmap, os\n";
+    script(
+        &scratch,
+        &view,
+        &(imports.to_owned() + &store.replace("FLAG", &format!("{:?}", flag.display().to_string()))),
+    );
+    assert_eq!(view.read("file"), "STORE LINE\n");
 }
 
 /// Who has it open may ask for its attributes anew while the program thinks.
