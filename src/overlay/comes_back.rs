@@ -20,10 +20,10 @@ use crate::store::{UpperFile, What, Writer};
 impl Overlay {
     /// What was taken from the view is there again, to be written to. False where it was not, or its place is taken or gone.
     /// Under `copying`.
-    pub(super) fn shows_again(&self, open: &OpenFile, file: &File, keep: Keep) -> Result<bool> {
+    pub(super) fn comes_back(&self, open: &OpenFile, file: &File, keep: Keep) -> Result<bool> {
         let Some((dir, name)) = open.taken_from.lock().clone() else { return Ok(false) };
         match self.free_path(open, dir, &name)? {
-            Some(path) => self.show_again(open, (&path, dir, &name), self.copy_of_lower(file, keep)?.0),
+            Some(path) => self.enter_again(open, (&path, dir, &name), self.copy_of_lower(file, keep)?.0),
             None => Ok(false),
         }
     }
@@ -70,7 +70,7 @@ impl Overlay {
     }
 
     /// False where something else has come there meanwhile.
-    fn show_again(
+    fn enter_again(
         &self,
         open: &OpenFile,
         (path, dir, name): (&RelPath, NodeId, &OsStr),

@@ -52,7 +52,7 @@ impl Overlay {
         loop {
             let backing = open.backing().clone();
             match backing {
-                Backing::Orphan(file) | Backing::Lower(file) if self.shows_again(open, &file, keep)? => {}
+                Backing::Orphan(file) | Backing::Lower(file) if self.comes_back(open, &file, keep)? => {}
                 Backing::Orphan(file) => return Ok(file),
                 Backing::Upper(id, file) if self.mark_written(open, id)? => return Ok(file),
                 // Given up for lower, or for an entry of its own, between the two looks.
