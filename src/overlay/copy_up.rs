@@ -393,6 +393,7 @@ impl Upper {
             dirty: true,
             recorded: Recorded::Row,
             busy: false,
+            awaited: 0,
             synced: false,
             moved_on: false,
             because: Vec::new(),

@@ -1,17 +1,20 @@
 //! Who is still writing, and settling what nobody writes any more.
 
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
 
+use super::handles::Handle;
 use super::review::Reviewed;
 use super::settle::Settled;
 use super::uppers::Upper;
 use super::{NodeId, Overlay, State};
 use crate::model::{Reason, RelPath};
 use crate::protocol::{Action as Done, Outcome, WritingNow};
-use crate::store::{UpperId, Writer};
+use crate::store::{UpperId, UpperRow, Writer};
 use crate::sys::file::FileKind;
 use crate::sys::process;
 
@@ -32,11 +35,13 @@ impl Overlay {
             None => self.wait_for_judgings(),
         }
         let state = self.state.lock();
-        let open: std::collections::HashSet<RelPath> = state.unjudged().into_iter().map(|(path, _)| path).collect();
+        let writers = state.writers_of_entries();
+        let judged: HashSet<&RelPath> = state.judgings.iter().map(|(path, _)| path).collect();
+        let is_in_use = |row: &UpperRow| writers.contains_key(&row.id) || judged.contains(row.path());
         let idle: Vec<(UpperId, RelPath)> = state
             .uppers
             .iter()
-            .filter(|upper| upper.dirty && !upper.busy && !open.contains(upper.row.path()))
+            .filter(|upper| upper.dirty && !upper.busy && !is_in_use(&upper.row))
             .map(|upper| (upper.row.id, upper.row.path().clone()))
             .collect();
         drop(state);
@@ -225,7 +230,25 @@ impl State {
         !self.judgings.is_empty() || self.handles.values().any(|handle| handle.is_unjudged())
     }
 
+    /// Entries that are being written: written and not judged, by whichever name of a file that has several. With the
+    /// process that opened each.
+    pub(super) fn writers_of_entries(&self) -> HashMap<UpperId, u32> {
+        let unjudged = self.handles.values().filter(|handle| handle.is_unjudged());
+        unjudged.filter_map(|handle| Some((self.written_entry(handle)?, handle.opener.pid))).collect()
+    }
+
+    /// Before its first write is done a handle may still have lower's file open.
+    fn written_entry(&self, handle: &Handle) -> Option<UpperId> {
+        let by_name = || self.uppers.at(&self.nodes.path(handle.node).ok()?);
+        handle.judged()?.upper().or_else(by_name)
+    }
+
+    /// Who is writing to what the view has at a path, if anybody is.
     pub(super) fn writer_of(&self, path: &RelPath) -> Option<u32> {
-        self.writing().into_iter().find(|(writing, _)| writing == path).map(|(_, pid)| pid)
+        let at = (self.nodes.at(path), self.uppers.at(path));
+        let is_there = |handle: &&Arc<Handle>| {
+            Some(handle.node) == at.0 || at.1.is_some_and(|id| self.written_entry(handle) == Some(id))
+        };
+        self.handles.values().filter(is_there).find(|handle| handle.is_unjudged()).map(|handle| handle.opener.pid)
     }
 }

@@ -310,6 +310,11 @@ impl Handle {
         self.written.load(Ordering::SeqCst)
     }
 
+    /// Whether it has the file of this entry open.
+    pub fn writes_to(&self, id: UpperId) -> bool {
+        self.judged().is_some_and(|open| open.upper() == Some(id))
+    }
+
     pub fn is_unjudged(&self) -> bool {
         self.is_written() || self.began.load(Ordering::SeqCst)
     }

@@ -340,6 +340,11 @@ impl<'a> Writing<'a> {
     fn judge(&self, id: UpperId) -> Result<Settled> {
         let settled = self.overlay.settle_written(id, &self.handle);
         match settled {
+            Ok(Settled::Postponed) => {
+                // The release tries again.
+                self.handle.note_written();
+                settled
+            }
             Ok(_) | Err(Error::Denied) => settled,
             Err(err) => {
                 log::warn!("{} cannot land and is held: {err}", self.rewrite.path);

@@ -304,7 +304,7 @@ impl Overlay {
         loop {
             let upper_id = state.uppers.by_id(id).ok_or_else(|| unknown(id))?;
             let path = state.uppers.get(upper_id).map(|upper| upper.row.path().clone()).unwrap_or_default();
-            if matches!(writers, Writers::WaitedFor { .. }) && state.writer_of(&path).is_some() {
+            if matches!(writers, Writers::WaitedFor { .. }) && state.writers_of_entries().contains_key(&upper_id) {
                 return Ok(None);
             }
             let open = state.open_of(upper_id, &path).cloned();
@@ -370,12 +370,11 @@ impl Overlay {
 impl State {
     /// The first of these that somebody is writing to, with its path and the writer's pid.
     fn written_among<'a>(&self, ids: &[&'a ChangeId]) -> Reviewed<Option<(&'a ChangeId, RelPath, u32)>> {
-        let writing: HashMap<RelPath, u32> = self.writing().into_iter().collect();
+        let writers = self.writers_of_entries();
         for id in ids {
             let upper = self.uppers.by_id(id).and_then(|upper| self.uppers.get(upper)).ok_or_else(|| unknown(id))?;
-            let path = upper.row.path();
-            if let Some(pid) = writing.get(path) {
-                return Ok(Some((id, path.clone(), *pid)));
+            if let Some(pid) = writers.get(&upper.row.id) {
+                return Ok(Some((id, upper.row.path().clone(), *pid)));
             }
         }
         Ok(None)

@@ -147,9 +147,10 @@ impl Overlay {
         through: Option<&Arc<Handle>>,
     ) -> Result<Settled> {
         let _judging = self.judging_upper(id, actor.pid);
-        self.follow_file(id)?;
-        let covering = self.uncover(id, actor)?;
+        let uncovered = self.follow_file(id).and_then(|()| self.uncover(id, actor));
+        let covering = uncovered.inspect_err(|_| self.leave_unjudged(id))?;
         let mut is_crossed = false;
+        let mut was_forsaken = false;
         let settled = loop {
             let Some(mut job) = self.take_job(id, denial) else { return Ok(Settled::Unchanged) };
             job.because.extend(because.iter().copied());
@@ -165,9 +166,9 @@ impl Overlay {
             };
             claim.judged = !matches!(settled, Err(_) | Ok(Settled::Postponed));
             drop(claim);
-            let is_left = !matches!(settled, Ok(_) | Err(Error::Denied));
-            if let (true, Some(upper)) = (is_left, self.state.lock().uppers.get_mut(id)) {
-                upper.left = true;
+            let is_forsaken = matches!(settled, Ok(Settled::Postponed)) && self.is_forsaken(id, through);
+            if is_forsaken || !matches!(settled, Ok(_) | Err(Error::Denied)) {
+                self.leave_unjudged(id);
             }
             let may_try_again = !is_crossed && !self.store.is_halted();
             if may_try_again && settled.as_ref().is_err_and(|err| is_to_be_judged_again(&job, err)) {
@@ -178,10 +179,13 @@ impl Overlay {
                 }
                 continue;
             }
-            // Renamed meanwhile, perhaps with a directory above: its writer has gone, and nobody else would judge it.
-            if !matches!(settled, Ok(Settled::Postponed)) || !self.is_renamed(&job) {
+            // Renamed meanwhile, perhaps with a directory above: its writer has gone, and nobody else would judge it. Nor what a
+            // permission program wrote while it was asked.
+            let may_go_on = self.is_renamed(&job) || is_forsaken && !was_forsaken;
+            if !matches!(settled, Ok(Settled::Postponed)) || !may_go_on {
                 break settled;
             }
+            was_forsaken |= is_forsaken;
         };
         match &settled {
             Ok(Settled::Landed | Settled::Unchanged) => self.evict(id),
@@ -194,10 +198,33 @@ impl Overlay {
         settled
     }
 
+    /// It could not be judged, and nobody will come for it: whoever asks next has it tried again, and a removal keeps it.
+    fn leave_unjudged(&self, id: UpperId) {
+        let mut state = self.state.lock();
+        let upper = state.uppers.get_mut(id).filter(|upper| !upper.is_landed() && !upper.row.what.is_structure());
+        if let Some(upper) = upper {
+            (upper.dirty, upper.left) = (true, true);
+        }
+    }
+
+    /// Whether nobody comes to judge what was written to an entry while that was judged: neither who has written and not
+    /// closed, nor who has closed and waits, nor the release of the handle `through` which it was written.
+    fn is_forsaken(&self, id: UpperId, through: Option<&Arc<Handle>>) -> bool {
+        let state = self.state.lock();
+        let is_through = |handle: &Arc<Handle>| through.is_some_and(|through| Arc::ptr_eq(through, handle));
+        let comes = |handle: &Arc<Handle>| handle.writes_to(id) && (handle.is_unjudged() || is_through(handle));
+        let is_waiting = state.uppers.get(id).is_some_and(|upper| upper.dirty && upper.awaited == 0);
+        is_waiting && !state.handles.values().any(comes)
+    }
+
     fn take_job(&self, id: UpperId, denial: Denial) -> Option<Job> {
         let mut state = self.state.lock();
         while state.uppers.get(id)?.busy {
+            state.uppers.get_mut(id)?.awaited += 1;
             self.changed.wait(&mut state);
+            let upper = state.uppers.get_mut(id)?;
+            // It may have gone meanwhile and have come again, with nobody counted.
+            upper.awaited = upper.awaited.saturating_sub(1);
         }
         if state.uppers.get(id)?.row.what.is_structure() {
             return None;

@@ -783,6 +783,26 @@ fn confirming_a_file_that_is_being_written_is_refused() {
 }
 
 #[test]
+fn what_is_being_written_by_another_name_is_neither_judged_nor_confirmed() {
+    let mut bench = Bench::new();
+    bench.put("a", &lines(100));
+    std::fs::hard_link(bench.lower_path("a"), bench.lower_path("b")).unwrap();
+    bench.save("b", &changed(100, 60));
+    bench.remount();
+    let first = bench.node("a").unwrap();
+    assert_eq!(first, bench.node("b").unwrap());
+    let id = bench.only_id();
+    let handle = bench.open("b", libc::O_WRONLY).unwrap();
+    bench.view().write(handle, 0, b"half").unwrap();
+
+    assert_eq!(bench.view().flush_all(None).unwrap(), []);
+    assert_eq!((bench.only_id(), bench.lower("a")), (id.clone(), Some(lines(100))));
+    assert_eq!(bench.confirm(&[id]).unwrap_err(), ErrorCode::Busy);
+    assert!(bench.view().state.lock().open_unheld(&RelPath::parse(b"b").unwrap()).is_some());
+    bench.close(handle);
+}
+
+#[test]
 fn who_waits_for_a_writer_keeps_no_other_of_his_files_from_being_closed() {
     let bench = Bench::new();
     for name in ["a", "b"] {

@@ -22,6 +22,8 @@ pub(super) struct Upper {
     pub recorded: Recorded,
     /// Being judged or reviewed: nobody else may touch it.
     pub busy: bool,
+    /// How many wait to judge it themselves.
+    pub awaited: usize,
     /// An fsync was asked for of this content: what lands it must be durable, also once more under another name.
     pub synced: bool,
     /// Lower had changed between the open and the copy-up: whoever wrote had seen something else.

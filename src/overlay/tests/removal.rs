@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::model::BackupKind;
-use crate::protocol::Event;
+use crate::protocol::{Event, WritingNow};
 use crate::store::{Backup, Fate};
 use crate::sys::steps::{self, Area, Calls, Steps, Trap, assert_passes_apart};
 
@@ -367,6 +367,13 @@ fn write_at(bench: &Bench, flags: i32, bytes: &[u8]) -> HandleId {
 /// By which a process knows what is done, on a full disk, to what could not be judged.
 const LEFT: &str = "FETTLE_REMOVAL_LEFT";
 
+fn fill_disk(bench: &Bench) -> Steps {
+    let state = bench.lower_path(".fettle");
+    let (reserve, area) = (Some(state.join("reserve")), Area::Below { dir: state, but: None });
+    let full = Trap { calls: Calls::Growing, area, at: 1, fate: steps::Fate::AllFail(libc::ENOSPC), reserve };
+    Steps::watch(full).unwrap()
+}
+
 #[test]
 fn what_was_closed_and_could_not_be_judged_is_a_backup_once_it_is_removed_or_written_over() {
     let name = "overlay::tests::removal::what_could_not_be_judged_is_kept";
@@ -386,10 +393,7 @@ fn what_could_not_be_judged_is_kept() {
     let handle = bench.open_for_save("a");
     bench.view().write(handle, 0, new.as_bytes()).unwrap();
 
-    let state = bench.lower_path(".fettle");
-    let (reserve, area) = (Some(state.join("reserve")), Area::Below { dir: state, but: None });
-    let full = Trap { calls: Calls::Growing, area, at: 1, fate: steps::Fate::AllFail(libc::ENOSPC), reserve };
-    let steps = Steps::watch(full).unwrap();
+    let steps = fill_disk(&bench);
     assert_eq!(bench.view().flush(handle, &ME).unwrap_err().code(), libc::ENOSPC);
     assert_eq!(bench.view().release(handle).unwrap_err().code(), libc::ENOSPC);
     if how.ends_with("room") {
@@ -407,5 +411,37 @@ fn what_could_not_be_judged_is_kept() {
     assert!(steps.failed() > 0);
     // Not shown: it is long.
     assert!(bench.removed() == [kept("a", &new)], "{how}");
+    bench.check();
+}
+
+#[test]
+fn what_was_made_where_a_held_file_was_and_could_not_be_judged_is_a_backup_once_it_is_removed() {
+    let name = "overlay::tests::removal::what_could_not_be_judged_where_another_file_was_is_kept";
+    assert_passes_apart(name, (LEFT, "removed"));
+}
+
+/// The other's file in the project is to be renamed back first, which wants room.
+#[test]
+fn what_could_not_be_judged_where_another_file_was_is_kept() {
+    if std::env::var(LEFT).is_err() {
+        return;
+    }
+    let bench = Bench::new();
+    bench.put("a", &lines(20_000));
+    bench.save("a", &lines(20_000).replace("line 7", "other 7"));
+    bench.rename("a", "b");
+    let new = lines(20_000).replace("line 7", "made 7");
+    let handle = bench.open_for_save("a");
+    bench.view().write(handle, 0, new.as_bytes()).unwrap();
+
+    let steps = fill_disk(&bench);
+    assert_eq!(bench.view().flush(handle, &ME).unwrap_err().code(), libc::ENOSPC);
+    assert_eq!(bench.view().release(handle).unwrap_err().code(), libc::ENOSPC);
+    assert_eq!(bench.view().unjudged(), [WritingNow { path: RelPath::parse("a".as_bytes()).unwrap(), pid: 0 }]);
+    bench.unlink("a");
+    steps.relent();
+    assert!(steps.failed() > 0);
+    // Not shown: it is long.
+    assert!(bench.removed() == [kept("a", &new)]);
     bench.check();
 }

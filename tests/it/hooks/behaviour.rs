@@ -200,6 +200,16 @@ fn what_a_program_writes_to_what_others_are_writing_waits_with_that() {
     assert_eq!(scratch.read("file"), "old\n");
 }
 
+/// The release of what was only made asks: who has written meanwhile was told that it is judged with that.
+#[test]
+fn what_a_program_writes_to_what_was_only_made_waits() {
+    let scratch = mounted_scratch!();
+    let view = limited(&scratch, &writing_once(&scratch, "land"));
+    view.sh(": > file").ok();
+    eventually("it is judged", || view.held().iter().any(|held| held.path == "file" && held.reason == "hook"));
+    assert_eq!((view.read("file"), scratch.has("file")), ("mine\n".to_owned(), false));
+}
+
 /// Closes that wait at once.
 const SLOW: usize = 10;
 
