@@ -333,7 +333,7 @@ impl Filesystem for Adapter {
         offset: u64,
         data: &[u8],
         write_flags: WriteFlags,
-        _flags: OpenFlags,
+        OpenFlags(flags): OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
@@ -341,7 +341,7 @@ impl Filesystem for Adapter {
         match open_file(handle) {
             Whose::Overlay(handle) => {
                 let from = Source::of(write_flags, &caller);
-                self.now(req, reply, "write", |view| view.write(handle, offset, data, from));
+                self.now(req, reply, "write", |view| view.write(handle, offset, data, flags, from));
             }
             Whose::Desk(handle) => {
                 let data = data.to_owned();

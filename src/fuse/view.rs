@@ -13,7 +13,7 @@ use super::observer::Teller;
 use super::watchers::Herald;
 use crate::control::{DESK_ROOT, Desk};
 use crate::overlay::{
-    Caller, Error, Found, HandleId, Holds, ListingStamp, NodeId, OpenFlags, Opened, Overlay, ROOT, Result,
+    Caller, Error, Found, HandleId, Holds, ListingStamp, NodeId, OpenFlags, Opened, Overlay, Position, ROOT, Result,
     SetAttributes,
 };
 use crate::store::STATE_DIR_NAME;
@@ -245,11 +245,14 @@ impl View {
         }
     }
 
-    pub fn write(&self, handle: HandleId, offset: u64, data: &[u8], from: Source<'_>) -> Result<usize> {
+    /// `flags` are those that the descriptor has now. For one that appends, the kernel's offset is the end that it has last
+    /// heard of: a discard, a rollback or an edit below may have moved it since. It sends one request after the other.
+    pub fn write(&self, handle: HandleId, offset: u64, data: &[u8], flags: i32, from: Source<'_>) -> Result<usize> {
+        let to = if flags & libc::O_APPEND != 0 { Position::End } else { Position::At(offset) };
         match from {
             Source::PageCache => self.overlay.write(handle, offset, data),
-            Source::Program(caller) => self.overlay.write_by(handle, offset, data, caller),
-            Source::Unprivileged(caller) => self.overlay.write_unprivileged(handle, offset, data, caller),
+            Source::Program(caller) => self.overlay.write_by(handle, to, data, caller),
+            Source::Unprivileged(caller) => self.overlay.write_unprivileged(handle, to, data, caller),
         }
     }
 

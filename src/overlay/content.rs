@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use super::copy_up::Keep;
 use super::error::Context;
 use super::handles::{Access, Handle, HandleId, OpenFile, OpenFlags, Target};
-use super::limits::Extent;
+use super::limits::{Extent, Position};
 use super::nodes::NodeId;
 use super::{Caller, Error, Overlay, Result};
 use crate::model::RelPath;
@@ -29,23 +29,23 @@ impl Overlay {
         if let Some(open) = self.handle(handle)?.judged() {
             open.changed_quietly.store(true, Ordering::SeqCst);
         }
-        self.write_by(handle, offset, data, &Caller::KERNEL)
+        self.write_by(handle, Position::At(offset), data, &Caller::KERNEL)
     }
 
-    pub fn write_by(&self, handle: HandleId, offset: u64, data: &[u8], caller: &Caller) -> Result<usize> {
+    pub fn write_by(&self, handle: HandleId, to: Position, data: &[u8], caller: &Caller) -> Result<usize> {
         let handle = self.handle(handle)?;
-        let extent = Extent { offset, length: data.len() as u64 };
-        self.change_content(&handle, Keep::Content, (caller, extent), |file| file.write_all_at(data, offset))?;
+        let extent = Extent { begins: to, length: data.len() as u64 };
+        self.change_content(&handle, Keep::Content, (caller, extent), |file| write_all(file, to, data))?;
         Ok(data.len())
     }
 
     /// The same by who has no right to keep set-id bits. For what goes through its page cache the kernel asks for that.
-    pub fn write_unprivileged(&self, handle: HandleId, offset: u64, data: &[u8], caller: &Caller) -> Result<usize> {
+    pub fn write_unprivileged(&self, handle: HandleId, to: Position, data: &[u8], caller: &Caller) -> Result<usize> {
         let handle = self.handle(handle)?;
-        let extent = Extent { offset, length: data.len() as u64 };
+        let extent = Extent { begins: to, length: data.len() as u64 };
         self.change_content(&handle, Keep::Content, (caller, extent), |file| {
             drop_set_id(file, caller)?;
-            file.write_all_at(data, offset)
+            write_all(file, to, data)
         })?;
         Ok(data.len())
     }
@@ -183,7 +183,7 @@ impl Overlay {
         let handle = self.handle(handle)?;
         let flags = rustix::fs::FallocateFlags::from_bits_retain(mode as u32);
         let frees = flags.contains(rustix::fs::FallocateFlags::PUNCH_HOLE);
-        let extent = if frees { Extent::NONE } else { Extent { offset, length } };
+        let extent = if frees { Extent::NONE } else { Extent { begins: Position::At(offset), length } };
         if let Some(open) = handle.judged() {
             open.changed_quietly.store(true, Ordering::SeqCst);
         }
@@ -216,7 +216,7 @@ impl Overlay {
     ) -> Result<usize> {
         let (from, to) = (self.handle(from)?, self.handle(to)?);
         let source = from.readable();
-        let extent = Extent { offset: to_offset, length: length as u64 };
+        let extent = Extent { begins: Position::At(to_offset), length: length as u64 };
         self.change_content(&to, Keep::Content, (caller, extent), |file| {
             let (mut read_at, mut write_at) = (from_offset, to_offset);
             Ok(rustix::fs::copy_file_range(&source, Some(&mut read_at), file, Some(&mut write_at), length)?)
@@ -273,6 +273,14 @@ impl Overlay {
         let path = self.path_of(dir)?;
         tree::sync_dir(self.dir_in_view(&path)?.as_fd()).doing(|| format!("fsync {path}"))?;
         Ok(self.store.sync_names()?)
+    }
+}
+
+/// Only the file system that has the file knows where it ends: others may write to it below.
+fn write_all(file: &File, to: Position, data: &[u8]) -> io::Result<()> {
+    match to {
+        Position::At(offset) => file.write_all_at(data, offset),
+        Position::End => file::append_all(file.as_fd(), data),
     }
 }
 

@@ -12,20 +12,39 @@ use crate::store::Nameless;
 use crate::sys::file::Meta;
 use crate::sys::process;
 
+/// Where bytes are written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Position {
+    At(u64),
+    /// Wherever a file ends at that moment, as for `O_APPEND`.
+    End,
+}
+
 /// A run of bytes that may have to find room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Extent {
-    pub offset: u64,
+    pub begins: Position,
     pub length: u64,
 }
 
 impl Extent {
     /// Something that takes no room: the file gets a hole at most.
-    pub const NONE: Self = Self { offset: 0, length: 0 };
+    pub const NONE: Self = Self { begins: Position::At(0), length: 0 };
 
     /// Bytes that come after all that a file has. Whatever else is done to it may take some of that away.
     pub fn adds_to(self, file: &File) -> std::io::Result<bool> {
-        Ok(self.length > 0 && self.offset >= file.metadata()?.len())
+        let begins_behind = match self.begins {
+            Position::At(offset) => offset >= file.metadata()?.len(),
+            Position::End => true,
+        };
+        Ok(self.length > 0 && begins_behind)
+    }
+
+    fn ends_behind(self, size: u64) -> bool {
+        match self.begins {
+            Position::At(offset) => offset.saturating_add(self.length) > size,
+            Position::End => true,
+        }
     }
 }
 
@@ -63,7 +82,7 @@ impl Overlay {
         use std::os::unix::fs::MetadataExt;
         let there = file.metadata()?;
         let has_holes = there.blocks().saturating_mul(512) < there.size();
-        match extent.length > 0 && (has_holes || extent.offset.saturating_add(extent.length) > there.size()) {
+        match extent.length > 0 && (has_holes || extent.ends_behind(there.size())) {
             true => Err(full),
             false => Ok(()),
         }

@@ -125,6 +125,7 @@ pub use expiry::Expiry;
 pub use handles::{HandleId, OpenFlags};
 pub use inspected::{Members, members_of};
 pub use layered::{Layered, Waiting};
+pub use limits::Position;
 pub use lookup::{Entry, Found, ListEntry, ListingStamp};
 pub use nodes::{NodeId, ROOT};
 pub use open::Opened;

@@ -23,7 +23,7 @@ use super::content::drop_set_id;
 use super::copy_up::{Keep, copy_file, same_content_stamp};
 use super::error::Context;
 use super::handles::{Backing, Handle, HandleId, OpenFile, OpenFlags};
-use super::limits::Extent;
+use super::limits::{Extent, Position};
 use super::review::{Reviewed, busy_open, refused_at};
 use super::settle::Settled;
 use super::uppers::Upper;
@@ -322,7 +322,7 @@ impl<'a> Writing<'a> {
         let length = content.len() as u64;
         let checked = match open.upper() {
             // What has an entry gets no further one, and what only replaces its content needs no more room.
-            Some(_) => self.overlay.check_room_in(&self.handle.readable(), Extent { offset: 0, length }),
+            Some(_) => self.overlay.check_room_in(&self.handle.readable(), Extent { begins: Position::At(0), length }),
             None => self.overlay.check_may_change(length),
         };
         checked.map_err(|err| match err.code() {
@@ -357,7 +357,7 @@ impl<'a> Writing<'a> {
     fn write_past(&self, caller: &Caller) -> Reviewed<Outcome> {
         let Rewrite { path, content, .. } = self.rewrite;
         let put = |bytes: &[u8]| {
-            let extent = Extent { offset: 0, length: bytes.len() as u64 };
+            let extent = Extent { begins: Position::At(0), length: bytes.len() as u64 };
             self.overlay.change_content(&self.handle, Keep::Content, (caller, extent), |file| {
                 // Cut afterwards: the room that the old bytes had is still there for them.
                 file.write_all_at(bytes, 0)?;

@@ -10,6 +10,7 @@
 //! `inherited` what a daemon has from the shell that starts it,
 //! `containers` what those let through, `fuzz` what others may have written, `statedirs` state that is shared, copied or gone.
 
+mod appends;
 mod around;
 mod attribution;
 mod badinput;

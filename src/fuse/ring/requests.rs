@@ -256,12 +256,13 @@ impl Server {
     }
 
     fn write(&self, Request { caller, mut fields, payload, .. }: Request<'_>) -> Option<Answer> {
-        let (handle, offset, size, flags) = (FileHandle(fields.u64()?), fields.u64()?, fields.u32()?, fields.u32()?);
+        let (handle, offset, size) = (FileHandle(fields.u64()?), fields.u64()?, fields.u32()?);
+        let (write_flags, _lock_owner, flags) = (fields.u32()?, fields.u64()?, fields.u32()?.cast_signed());
         let data = payload.0.get(..size as usize)?;
         let write = |view: &View| match open_file(handle) {
             Whose::Overlay(handle) => {
-                let from = Source::of(WriteFlags::from_bits_retain(flags), &caller);
-                view.write(handle, offset, data, from)
+                let from = Source::of(WriteFlags::from_bits_retain(write_flags), &caller);
+                view.write(handle, offset, data, flags, from)
             }
             Whose::Desk(handle) => view.write_at_desk(handle, data, &caller),
         };

@@ -6,10 +6,12 @@ mod tests;
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs;
+use rustix::io::ReadWriteFlags;
 
 use crate::model::{ContentHasher, Digest, ZERO_BLOCK_BYTES};
 
@@ -92,6 +94,21 @@ pub fn read_at(file: &File, offset: u64, size: usize) -> io::Result<Vec<u8>> {
     let count = read_up_to(file, &mut data, offset)?;
     data.truncate(count);
     Ok(data)
+}
+
+/// Where the file ends at that moment. Whatever is lost of it by an error, what was written is one behind the other, or
+/// behind what others have written in between.
+pub fn append_all(file: BorrowedFd<'_>, mut data: &[u8]) -> io::Result<()> {
+    while !data.is_empty() {
+        // The offset means nothing then.
+        match rustix::io::pwritev2(file, &[io::IoSlice::new(data)], 0, ReadWriteFlags::APPEND) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => data = &data[count..],
+            Err(rustix::io::Errno::INTR) => {}
+            Err(err) => return Err(err.into()),
+        }
+    }
+    Ok(())
 }
 
 /// As much of a piece as there is.
