@@ -9,7 +9,7 @@ use crate::harness::{View, lines, mounted_scratch, with_changed_lines};
 const JUDGED: &str = "src/AGENTS.md";
 const PASSING: &str = "target/log";
 
-fn appending(view: &View<'_>, path: &str) -> File {
+pub fn appending(view: &View<'_>, path: &str) -> File {
     let mut file = OpenOptions::new().read(true).append(true).open(view.path(path)).expect("it opens");
     // Now the kernel knows where it ends.
     file.seek(std::io::SeekFrom::End(0)).expect("an end");
@@ -17,7 +17,7 @@ fn appending(view: &View<'_>, path: &str) -> File {
 }
 
 /// Two appends: who looks in between or afterwards sees all of it, and nothing else.
-fn assert_appended(view: &View<'_>, mut file: File, path: &str, before: &str, how: &str) {
+pub fn assert_appended(view: &View<'_>, mut file: File, path: &str, before: &str, how: &str) {
     let mut want = before.to_owned();
     for more in ["more\n", "and more\n"] {
         file.write_all(more.as_bytes()).expect("it is written");

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::appends::{appending, assert_appended};
 use crate::harness::script::python;
 use crate::harness::{Mounting, View, eventually, mounted_scratch};
 use crate::hooks;
@@ -105,6 +106,17 @@ fn each_kind_of_request_means_the_same_by_rings() {
     // The desk's own directory is in the view alone.
     assert_eq!(told, python(&plain, &plain.project(), ALL).ok().stdout);
     view.fsck();
+}
+
+#[test]
+fn who_appends_by_rings_writes_at_the_end_that_the_file_has() {
+    let scratch = mounted_scratch!();
+    scratch.write("AGENTS.md", "one\n");
+    let view = by_rings(scratch.mounting());
+    view.write("AGENTS.md", "one\ntwo\n");
+    let file = appending(&view, "AGENTS.md");
+    view.cli(&["discard", &view.only_held().id]).ok();
+    assert_appended(&view, file, "AGENTS.md", "one\n", "by rings");
 }
 
 /// Six saves on one processor wait for a program, which itself asks the view on that processor.

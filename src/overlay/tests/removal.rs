@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::model::BackupKind;
+use crate::overlay::Position;
 use crate::protocol::{Event, WritingNow};
 use crate::store::{Backup, Fate};
 use crate::sys::steps::{self, Area, Calls, Steps, Trap, assert_passes_apart};
@@ -241,6 +242,19 @@ fn what_waits_and_is_only_added_to_is_no_backup() {
     bench.save("AGENTS.md", "made\n");
     write_at(&bench, libc::O_WRONLY | libc::O_APPEND, b"more\n");
     assert_eq!((bench.read("AGENTS.md").as_deref(), bench.removed()), (Some("made\nmore\n"), vec![]));
+}
+
+#[test]
+fn what_is_appended_is_added_wherever_the_file_ends() {
+    let bench = Bench::new();
+    bench.save("AGENTS.md", "made\n");
+    let handle = bench.open("AGENTS.md", libc::O_WRONLY | libc::O_APPEND).unwrap();
+    for bytes in ["more\n", "and more\n"] {
+        bench.view().write_by(handle, Position::End, bytes.as_bytes(), &ME).unwrap();
+    }
+    bench.close(handle);
+    assert_eq!((bench.read("AGENTS.md").as_deref(), bench.removed()), (Some("made\nmore\nand more\n"), vec![]));
+    bench.check();
 }
 
 #[test]
