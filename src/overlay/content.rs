@@ -66,6 +66,9 @@ impl Overlay {
         let under_way = open.begin_write();
         let ready = self.make_ready(handle, open, keep, extent);
         let file = ready.inspect_err(|_| self.leave_to_its_close(handle, open))?;
+        if extent.begins != Position::End {
+            handle.note_rewrites();
+        }
         // Before the bytes: a judgement under way must not take this handle for done.
         let first = !handle.note_written();
         if first {

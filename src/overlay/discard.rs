@@ -326,7 +326,7 @@ impl Overlay {
         let Shown { mut meta, file } = shown;
         let mut state = self.state.lock();
         state.epoch += 1;
-        let is_in_the_midst = writing == Writing::GoesOn && state.writers_of_entries().contains_key(&row.id);
+        let is_in_the_midst = writing == Writing::GoesOn && state.is_in_the_midst(row);
         if is_in_the_midst || !is_as_taken(&state) {
             return self.begin_anew(&mut state, row.id, meta);
         }
@@ -393,6 +393,12 @@ impl Overlay {
 impl State {
     fn is_open_to_write(&self, row: &UpperRow) -> bool {
         self.open_of(row.id, row.path()).is_some_and(|open| open.writers() > 0)
+    }
+
+    /// Whether somebody has begun to write a change anew, and not closed it. Who only adds to it may add to lower.
+    fn is_in_the_midst(&self, row: &UpperRow) -> bool {
+        let open = self.open_of(row.id, row.path());
+        open.is_some_and(|open| self.handles_on(open.node).any(|handle| handle.is_in_the_midst()))
     }
 }
 

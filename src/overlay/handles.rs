@@ -109,6 +109,8 @@ pub(super) struct Handle {
     written: AtomicBool,
     /// Made or emptied the file, which has not been judged: no reason to judge at a close, but at the release.
     began: AtomicBool,
+    /// Written elsewhere than at the end since it was last judged.
+    rewrites: AtomicBool,
     /// Lower when the handle was opened, and as our own doing has changed it since.
     opened: Mutex<Option<Stamp>>,
     /// It may write, and the file that it had open when it landed is lower's.
@@ -324,6 +326,15 @@ impl Handle {
         self.written.swap(true, Ordering::SeqCst)
     }
 
+    pub fn note_rewrites(&self) {
+        self.rewrites.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether what it has written and what it is going to write are one content, of which neither goes with anything else.
+    pub fn is_in_the_midst(&self) -> bool {
+        self.began.load(Ordering::SeqCst) || (self.is_written() && self.rewrites.load(Ordering::SeqCst))
+    }
+
     pub fn note_began(&self) {
         self.began.store(true, Ordering::SeqCst);
     }
@@ -434,6 +445,7 @@ impl Handle {
         let written = self.written.swap(false, Ordering::SeqCst);
         if written {
             self.began.store(false, Ordering::SeqCst);
+            self.rewrites.store(false, Ordering::SeqCst);
             self.has_missed.store(false, Ordering::SeqCst);
         }
         written
@@ -471,6 +483,7 @@ impl Overlay {
             executes: flags.executes(),
             written: AtomicBool::new(false),
             began: AtomicBool::new(false),
+            rewrites: AtomicBool::new(false),
             opened: Mutex::new(opened),
             has_landed: AtomicBool::new(false),
             has_missed: AtomicBool::new(false),
