@@ -12,6 +12,7 @@ use super::error::Context;
 use super::handles::{Access, Backing, OpenFile};
 use super::lookup::Origin;
 use super::nodes::NodeId;
+use super::permission::may_make_in;
 use super::reading::access_of;
 use super::{Overlay, Result, State};
 use crate::model::RelPath;
@@ -23,7 +24,7 @@ impl Overlay {
     pub(super) fn comes_back(&self, open: &OpenFile, file: &File, keep: Keep) -> Result<bool> {
         let Some((dir, name)) = open.taken_from.lock().clone() else { return Ok(false) };
         match self.free_path(open, dir, &name)? {
-            Some(path) => self.enter_again(open, (&path, dir, &name), self.copy_of_lower(file, keep)?.0),
+            Some(path) => self.enter_again(open, (&path, dir, &name), self.copy_to_enter(file, keep)?.0),
             None => Ok(false),
         }
     }
@@ -50,7 +51,7 @@ impl Overlay {
             let handles = state.handles_on(open.node).filter(|handle| handle.access == Access::Write);
             handles.map(|handle| handle.opener.clone()).collect()
         };
-        Ok(writers.iter().all(|writer| writer.may_make_in(&access)))
+        Ok(writers.iter().all(|writer| may_make_in(&access, writer)))
     }
 
     /// What was to be deleted stays, and with it what was written to it meanwhile, to a copy that nobody was to see.
@@ -59,7 +60,7 @@ impl Overlay {
         let _one_at_a_time = open.copying.lock();
         let Backing::Orphan(orphan) = open.backing().clone() else { return Ok(()) };
         let Some(meta) = self.lower.stat(path).doing(|| format!("stat {path}"))? else { return Ok(()) };
-        let (upper, _) = self.copy_of_lower(&orphan, Keep::Content)?;
+        let (upper, _) = self.copy_to_enter(&orphan, Keep::Content)?;
         let file = Arc::new(upper.file);
         match self.enter_copied(&open, (upper.new.id(), &file), Keep::Content, &meta, false)? {
             Copied::Entered => drop(upper.new.keep()),

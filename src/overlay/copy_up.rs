@@ -116,7 +116,7 @@ impl Overlay {
         keep: Keep,
         opened: Option<Stamp>,
     ) -> Result<Option<Arc<File>>> {
-        let (upper, meta) = self.copy_of_lower(lower, keep)?;
+        let (upper, meta) = self.copy_to_enter(lower, keep)?;
         let file = Arc::new(upper.file);
         let moved_on = opened.is_some_and(|opened| self.has_moved_on(open.node, &opened, &meta, lower));
         match self.enter_copied(open, (upper.new.id(), &file), keep, &meta, moved_on)? {
@@ -147,14 +147,15 @@ impl Overlay {
         known.is_none() || file::digest(lower).ok() != known
     }
 
-    pub(super) fn copy_of_lower(&self, lower: &File, keep: Keep) -> Result<(UpperFile<'_>, Meta)> {
-        let meta = Meta::of(lower.as_fd()).doing(|| "stat a file to copy up".to_owned())?;
+    /// A copy of what is open, on its way into the view, and what that was.
+    pub(super) fn copy_to_enter(&self, opened: &File, keep: Keep) -> Result<(UpperFile<'_>, Meta)> {
+        let meta = Meta::of(opened.as_fd()).doing(|| "stat a file to copy up".to_owned())?;
         self.check_may_change(match keep {
             Keep::Content | Keep::ContentAndSetId => meta.blocks.saturating_mul(512),
             Keep::Nothing | Keep::NothingAtOnce => 0,
         })?;
         let upper = self.store.create_upper(meta.mode)?;
-        let copied = copy_file(lower, &meta, &upper.file, keep, self.grants.suid);
+        let copied = copy_file(opened, &meta, &upper.file, keep, self.grants.suid);
         copied.doing(|| "copy up".to_owned())?;
         Ok((upper, meta))
     }
@@ -171,7 +172,7 @@ impl Overlay {
                 Err(err) if is_absent(&err) => return Ok(None),
                 opened => opened.doing(|| format!("open {path}"))?,
             };
-            let (upper, meta) = self.copy_of_lower(&lower, Keep::ContentAndSetId)?;
+            let (upper, meta) = self.copy_to_enter(&lower, Keep::ContentAndSetId)?;
             (upper.new, What::File, meta, Some(upper.file))
         };
         let (names, base, looks) = (vec![path.clone()], Base::of(Below::of(Some(&meta))), Some(FileLooks::of(&meta)));

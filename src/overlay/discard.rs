@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use super::error::Context;
 use super::flush::WAIT_FOR_CLOSE;
 use super::handles::{Backing, OpenFile};
+use super::nodes::NodeId;
 use super::review::{Review, Reviewed, Reviewing, Taken, Writers, failed, reviewed};
 use super::side::Side;
 use super::uppers::Upper;
@@ -323,30 +324,13 @@ impl Overlay {
         writing: Writing,
     ) {
         let path = row.path();
-        let Shown { mut meta, file } = shown;
         let mut state = self.state.lock();
         state.epoch += 1;
         let is_in_the_midst = writing == Writing::GoesOn && state.is_in_the_midst(row);
         if is_in_the_midst || !is_as_taken(&state) {
-            return self.begin_anew(&mut state, row.id, meta);
+            return self.begin_anew(&mut state, row.id, shown.meta);
         }
-        if let Some(open) = state.open_of(row.id, path) {
-            // Opened since, to be read: it can be opened now as well.
-            let now = || self.lower.open_to_read(path).ok().map(Arc::new);
-            let lower = meta.filter(Meta::is_file).and_then(|_| file.or_else(now));
-            if lower.is_none() {
-                // What is there has a node of its own: by this one nothing is written that would be nobody's.
-                meta = None;
-                if writing == Writing::GoesOn {
-                    state.note_taken(path);
-                }
-            }
-            open.set_backing(match lower {
-                Some(file) => Backing::Lower(file),
-                None => Backing::Orphan(open.file()),
-            });
-            open.dirty.store(false, Ordering::SeqCst);
-        }
+        let meta = self.goes_on_below(&state, row, shown, writing);
         let node = state.nodes.at(path);
         if let Some(node) = node {
             let key = meta.filter(Meta::is_file).map(|meta| meta.key());
@@ -355,15 +339,7 @@ impl Overlay {
         // One of several names again: the next look finds the node that the others have.
         let is_others = node.is_some_and(|node| meta.is_some_and(|meta| state.nodes.is_of_another(node, meta.key())));
         if let Some(node) = node.filter(|_| row.what.is_structure()) {
-            // Who stands in it goes on standing there.
-            let was = self.store.upper_meta(row.id).map_err(Error::from);
-            let noted = was.and_then(|was| {
-                state.nodes.get_mut(node)?.note_removed(&was);
-                Ok(())
-            });
-            if let Err(err) = noted {
-                log::error!("{path} is not in the view any more, and who stands in it is told nothing: {err}");
-            }
+            self.note_removed_dir(&mut state, node, row);
         }
         for name in &row.names {
             let gone = meta.is_none() || name != path || is_others || row.what.is_structure();
@@ -376,6 +352,38 @@ impl Overlay {
         match row.what {
             What::File | What::Symlink | What::Dir | What::Node => self.store.drop_upper_file(row.id),
             What::Whiteout => {}
+        }
+    }
+
+    /// Who has a change open that goes goes on with what lower has, or with what nobody sees. Gives what its node is then.
+    fn goes_on_below(&self, state: &State, row: &UpperRow, shown: Shown, writing: Writing) -> Option<Meta> {
+        let (path, Shown { meta, file }) = (row.path(), shown);
+        let Some(open) = state.open_of(row.id, path) else { return meta };
+        // Opened since, to be read: it can be opened now as well.
+        let now = || self.lower.open_to_read(path).ok().map(Arc::new);
+        let lower = meta.filter(Meta::is_file).and_then(|_| file.or_else(now));
+        // What is there otherwise has a node of its own: by this one nothing is written that would be nobody's.
+        let meta = meta.filter(|_| lower.is_some());
+        if lower.is_none() && writing == Writing::GoesOn {
+            state.note_taken(path);
+        }
+        open.set_backing(match lower {
+            Some(file) => Backing::Lower(file),
+            None => Backing::Orphan(open.file()),
+        });
+        open.dirty.store(false, Ordering::SeqCst);
+        meta
+    }
+
+    /// Who stands in what goes goes on standing there.
+    fn note_removed_dir(&self, state: &mut State, node: NodeId, row: &UpperRow) {
+        let was = self.store.upper_meta(row.id).map_err(Error::from);
+        let noted = was.and_then(|was| {
+            state.nodes.get_mut(node)?.note_removed(&was);
+            Ok(())
+        });
+        if let Err(err) = noted {
+            log::error!("{} is not in the view any more, and who stands in it is told nothing: {err}", row.path());
         }
     }
 

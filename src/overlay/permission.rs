@@ -34,8 +34,7 @@ impl Overlay {
         caller: &Caller,
     ) -> Result<()> {
         let wanted = wanted(flags);
-        let lets = |class: u32| meta.mode >> class & wanted == wanted;
-        if caller.uid == 0 || lets(OTHERS) || (meta.uid == caller.uid && lets(OWNER)) {
+        if may_without_groups(meta, caller.uid, wanted) {
             return Ok(());
         }
         let access = match &look.file {
@@ -71,17 +70,18 @@ fn wanted(flags: OpenFlags) -> u32 {
     reads | if flags.may_change() { WRITE } else { 0 }
 }
 
-impl Writer {
-    /// Whether mode and list of a directory let him make something in it, as far as that is known.
-    pub(super) fn may_make_in(&self, (meta, list): &(Meta, Option<Acl>)) -> bool {
-        let wanted = WRITE | RUN;
-        let lets = |class: u32| meta.mode >> class & wanted == wanted;
-        if self.uid == 0 || lets(OTHERS) || (meta.uid == self.uid && lets(OWNER)) {
-            return true;
-        }
-        let rights = process::rights(self.pid);
-        rights.is_some_and(|rights| group_may(meta, list.as_ref(), self.uid, &rights.groups()) & wanted == wanted)
-    }
+/// Whether mode and list of a directory let who wrote make something in it, as far as that is known.
+pub(super) fn may_make_in((meta, list): &(Meta, Option<Acl>), writer: &Writer) -> bool {
+    let wanted = WRITE | RUN;
+    let by_groups = |groups: &[u32]| group_may(meta, list.as_ref(), writer.uid, groups) & wanted == wanted;
+    may_without_groups(meta, writer.uid, wanted)
+        || process::rights(writer.pid).is_some_and(|rights| by_groups(&rights.groups()))
+}
+
+/// Whether somebody may as root, as the owner or as all others may, which takes no further look.
+fn may_without_groups(meta: &Meta, uid: u32, wanted: u32) -> bool {
+    let lets = |class: u32| meta.mode >> class & wanted == wanted;
+    uid == 0 || lets(OTHERS) || (meta.uid == uid && lets(OWNER))
 }
 
 /// What being in these groups lets somebody do, or being named in the list.

@@ -17,7 +17,7 @@ use super::limits::Extent;
 use super::side::Side;
 use super::uppers::Upper;
 use super::{Overlay, Result, State};
-use crate::model::{BackupKind, Digest, OperationId, RelPath};
+use crate::model::{BackupKind, ChangeId, Digest, OperationId, RelPath};
 use crate::protocol::EventName;
 use crate::store::{self, Backup, Effect, Epilogue, EventDraft, Held, StagedContent, UpperId, UpperRow, Writer};
 
@@ -106,10 +106,9 @@ impl Overlay {
     /// be written over.
     fn begin_overwriting(&self, open: &OpenFile, kept: Option<&UpperRow>) -> Option<(UpperRow, Arc<File>)> {
         let state = self.state.lock();
-        let id_of = |row: &UpperRow| row.held.as_ref().map(|held| held.id.clone());
         let waits = |upper: &&Upper| {
             let has_content = upper.left || upper.row.held.as_ref().is_some_and(|held| held.new.is_some());
-            has_content && kept.is_none_or(|kept| id_of(kept) != id_of(&upper.row))
+            has_content && kept.is_none_or(|kept| waits_as(kept) != waits_as(&upper.row))
         };
         let waiting = open.upper().and_then(|id| state.uppers.get(id)).filter(waits);
         if waiting.is_none() {
@@ -167,4 +166,8 @@ impl Overlay {
         });
         event.by(by)
     }
+}
+
+fn waits_as(row: &UpperRow) -> Option<&ChangeId> {
+    row.held.as_ref().map(|held| &held.id)
 }

@@ -76,17 +76,14 @@ impl Overlay {
     /// Hides a path of lower, judges its deletion, and shows it again if that fails.
     fn unlink_judged(&self, path: &RelPath, meta: &Meta, caller: &Caller) -> Result<()> {
         self.learn_other_name(path, meta)?;
-        self.unlink_hidden(self.whiteout(path, meta), caller)
-    }
-
-    fn unlink_hidden(&self, whiteout: Upper, caller: &Caller) -> Result<()> {
-        let (by, id, path) = (self.doer(caller), whiteout.row.id, whiteout.row.path().clone());
+        let (by, whiteout) = (self.doer(caller), self.whiteout(path, meta));
+        let id = whiteout.row.id;
         self.hide_by(Upper { recorded: Recorded::Nothing, ..whiteout })?;
         match self.settle_or_deny(id, &by, Vec::new()) {
             Ok(_) => Ok(()),
             Err(err) => {
                 self.state.lock().uppers.remove(id);
-                if let Err(second) = self.goes_on_after_all(&path) {
+                if let Err(second) = self.goes_on_after_all(path) {
                     log::error!(
                         "{path} was written to while it was about to be deleted, and has none of that: {second}"
                     );
