@@ -3,6 +3,7 @@ use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 
 use super::*;
+use crate::sys::steps::assert_passes_apart;
 
 /// A child that waits for its standard input to end, which dropping it does.
 struct Waiting(Child);
@@ -97,8 +98,21 @@ fn pid_zero_and_pids_that_are_gone_are_nobody() {
     assert!(!same_thread_group(u32::MAX, u32::MAX - 1));
 }
 
+/// By which a process knows that it is meant.
+const STANDING: &str = "FETTLE_PROCESS_STANDING";
+
+/// In a process of its own: what another test has forked has our descriptors until it is another program.
 #[test]
 fn who_stands_in_a_tree_is_listed_by_directory_and_by_open_file() {
+    assert_passes_apart("sys::process::tests::who_stands_in_a_tree_is_listed", (STANDING, "on"));
+}
+
+/// Not a test by itself: what the one above starts.
+#[test]
+fn who_stands_in_a_tree_is_listed() {
+    if std::env::var(STANDING).is_err() {
+        return;
+    }
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().canonicalize().unwrap();
     std::fs::create_dir_all(dir.join("project/src")).unwrap();
