@@ -98,7 +98,7 @@ fn mount(arguments: &Arguments) -> Result<(), Failure> {
     }
     let typed = typed(arguments);
     match arguments.fake {
-        true => mount_start::rehearse(&typed)?,
+        true => mount_start::rehearse(typed)?,
         false => mount_start::start(typed)?,
     }
     if arguments.verbose {

@@ -35,7 +35,7 @@ pub use plan::{directory, take_away, take_dead_away};
 /// Returns once the view answers, or, in the foreground, once it is gone.
 pub fn start(arguments: MountArgs) -> Result<(), Failure> {
     let ground = arguments.ground;
-    let plan = make_plan(arguments)?;
+    let plan = look_at(arguments, Plan::make)?;
     sources::unknown_variables().for_each(say);
     match ground {
         Ground::Foreground => {
@@ -61,10 +61,10 @@ pub fn start(arguments: MountArgs) -> Result<(), Failure> {
 }
 
 /// What is mounted there already may have a daemon that is stopped.
-fn make_plan(arguments: MountArgs) -> Result<Plan, Failure> {
+fn look_at<T: Send + 'static>(arguments: MountArgs, look: fn(&MountArgs) -> Result<T, Failure>) -> Result<T, Failure> {
     let project = arguments.project.clone();
     let mountpoint = arguments.mountpoint.clone().unwrap_or_else(|| project.clone());
-    patiently(&[&project, &mountpoint], move || Plan::make(&arguments))?
+    patiently(&[&project, &mountpoint], move || look(&arguments))?
 }
 
 /// Whoever started this process as a service waits for the word that the view answers. Elsewhere nobody is told.
@@ -75,9 +75,9 @@ fn tell_systemd() {
 }
 
 /// Finds what is wrong with a mount by its arguments alone, and does nothing.
-pub fn rehearse(arguments: &MountArgs) -> Result<(), Failure> {
+pub fn rehearse(arguments: MountArgs) -> Result<(), Failure> {
     Options::parse(&arguments.options)?;
-    plan::places(arguments).map(|_| ())
+    look_at(arguments, plan::places).map(|_places| ())
 }
 
 /// Never returns to what the caller has yet to do.

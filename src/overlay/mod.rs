@@ -135,7 +135,7 @@ pub use permits::{Permits, Touch};
 pub use reading::Shown;
 pub use review::{Review, ShownContent, SideContent, Sides, WholeContent};
 pub use rollback::RollbackHow;
-pub use rules::{PROJECT_FILE, Policy, PolicyError, RuleSource};
+pub use rules::{PROJECT_FILE, Policy, PolicyError, PolicyLoading, RuleSource};
 pub use runs::{Run, Runs};
 pub use set_attributes::{SetAttributes, SetTime};
 pub use settle::Settled;

@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use gix::bstr::ByteSlice;
@@ -50,7 +50,7 @@ pub(super) fn unread(why: impl std::fmt::Display) -> Unread {
     Unread::For(why.to_string())
 }
 
-/// Without the user's or the machine's git settings. No object of it takes all memory. To be called within [`in_time`].
+/// Without the user's or the machine's git settings. No object of it takes all memory. To be called within a [`Reading`].
 pub(super) fn open(root: BorrowedFd<'_>) -> Result<gix::Repository, Unread> {
     // Through the descriptor: the path itself may lead into the mount.
     let dot_git = PathBuf::from(format!("/proc/self/fd/{}/.git", root.as_raw_fd()));
@@ -59,17 +59,26 @@ pub(super) fn open(root: BorrowedFd<'_>) -> Result<gix::Repository, Unread> {
     gix::open_opts(dot_git, options).map_err(unread)
 }
 
-/// Where gix waits for ever or panics, nobody else does.
-pub(super) fn in_time<T: Send + 'static>(
-    read: impl FnOnce(Instant) -> Result<T, Unread> + Send + 'static,
-) -> Result<T, Unread> {
-    let until = Instant::now() + TIME_MAX;
-    let (tell, told) = channel();
-    thread::start("head", move || tell.send(read(until))).map_err(unread)?;
-    match told.recv_timeout(TIME_MAX) {
-        Ok(read) => read,
-        Err(RecvTimeoutError::Timeout) => Err(Unread::TooLong),
-        Err(RecvTimeoutError::Disconnected) => Err(unread("reading it panicked")),
+/// A repository that is being read by a thread of its own. Where gix waits for ever or panics, nobody else does.
+pub(super) struct Reading<T> {
+    told: Receiver<Result<T, Unread>>,
+    until: Instant,
+}
+
+impl<T: Send + 'static> Reading<T> {
+    pub(super) fn begin(read: impl FnOnce(Instant) -> Result<T, Unread> + Send + 'static) -> Result<Self, Unread> {
+        let until = Instant::now() + TIME_MAX;
+        let (tell, told) = channel();
+        thread::start("head", move || tell.send(read(until))).map_err(unread)?;
+        Ok(Self { told, until })
+    }
+
+    pub(super) fn end(self) -> Result<T, Unread> {
+        match self.told.recv_timeout(self.until.saturating_duration_since(Instant::now())) {
+            Ok(read) => read,
+            Err(RecvTimeoutError::Timeout) => Err(Unread::TooLong),
+            Err(RecvTimeoutError::Disconnected) => Err(unread("reading it panicked")),
+        }
     }
 }
 
@@ -83,16 +92,17 @@ pub(super) struct Turns {
 struct Turn(Turns);
 
 impl Turns {
-    /// As [`in_time`]. Where somebody's reading is stuck, nobody else's begins.
+    /// Where somebody's reading is stuck, nobody else's begins.
     pub(super) fn in_time<T: Send + 'static>(
         &self,
         read: impl FnOnce() -> Result<T, Unread> + Send + 'static,
     ) -> Result<T, Unread> {
         let turn = self.next().ok_or(Unread::TooLong)?;
-        in_time(move |_| {
+        let reading = Reading::begin(move |_| {
             let _turn = turn;
             read()
-        })
+        });
+        reading?.end()
     }
 
     /// None where the one whose turn it is takes too long.

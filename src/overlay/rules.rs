@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 
-use super::tracked::{Tracked, Unknown};
+use super::tracked::{Tracked, TrackedReading, Unknown};
 use super::{Caller, Error, Overlay};
 use crate::hooks::{Program, ProgramError};
 use crate::model::{Digest, RelPath};
@@ -93,18 +93,39 @@ pub enum PolicyError {
 const FILE_BYTES_MAX: u64 = 4 << 20;
 pub const PROJECT_FILE: &str = ".fettle.toml";
 
+/// A policy of which nothing can be wrong any more, while HEAD of the project's repository is being read.
+#[must_use = "nothing is tracked until it has ended"]
+pub struct PolicyLoading {
+    policy: Policy,
+    tracked: TrackedReading,
+}
+
+impl PolicyLoading {
+    /// To be begun, and ended, before anything covers the project: see [`super::tracked`].
+    pub fn begin(lower: &Tree, source: &RuleSource) -> Result<Self, PolicyError> {
+        let tracked = TrackedReading::begin(lower)?;
+        Ok(Self { policy: Policy::read(lower, source, Tracked::unknown())?, tracked })
+    }
+
+    pub fn end(self) -> Policy {
+        let Self { mut policy, tracked } = self;
+        policy.git.tracked = tracked.end();
+        policy
+    }
+}
+
 impl Policy {
-    /// To be called before anything covers the project: see [`Tracked`].
     pub fn load(lower: &Tree, source: &RuleSource) -> Result<Self, PolicyError> {
-        Self::read(lower, source, GitView::read(lower, Tracked::at_mount(lower)?)?)
+        Ok(PolicyLoading::begin(lower, source)?.end())
     }
 
     /// The same once the project may be covered.
     pub(super) fn read_again(&self, lower: &Tree, source: &RuleSource) -> Result<Self, PolicyError> {
-        Self::read(lower, source, GitView::read(lower, self.git.tracked.at_reload(lower)?)?)
+        Self::read(lower, source, self.git.tracked.at_reload(lower)?)
     }
 
-    fn read(lower: &Tree, source: &RuleSource, git: GitView) -> Result<Self, PolicyError> {
+    fn read(lower: &Tree, source: &RuleSource, tracked: Tracked) -> Result<Self, PolicyError> {
+        let git = GitView::read(lower, tracked)?;
         let user_text = source.user_file.as_ref().map_or(Ok(None), |path| source.read_outside(lower, path))?;
         let user_name = source.user_file.as_ref().map_or_else(String::new, |path| path.display().to_string());
         let user = SettingsFile::parse(&user_name, user_text.as_deref().unwrap_or_default())?;

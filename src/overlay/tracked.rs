@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Instant;
 
-use super::repository::{self, Unread, unread};
+use super::repository::{self, Reading, Unread, unread};
 use super::rules::{PolicyError, is_there, read_below};
 use crate::model::RelPath;
 use crate::policy::ignored::{Index, IndexError, IndexTrees, TrackedSet};
@@ -47,14 +47,30 @@ pub enum Unknown {
     Head(#[from] Unread),
 }
 
-impl Tracked {
-    /// To be called before anything covers the project.
-    pub fn at_mount(lower: &Tree) -> Result<Self, PolicyError> {
+/// What git tracks, while HEAD is being read.
+pub struct TrackedReading {
+    index: TrackedSet,
+    index_unread: Option<Unknown>,
+    /// None where HEAD has nothing.
+    head: Result<Option<Reading<Vec<RelPath>>>, Unknown>,
+}
+
+impl TrackedReading {
+    /// To be begun, and ended, before anything covers the project.
+    pub fn begin(lower: &Tree) -> Result<Self, PolicyError> {
         let (index, index_unread) = or_default(read_index(lower)?);
-        let (beside, head_unread) = or_default(read_head(lower, index.trees));
-        Ok(Self { known: index.tracked.and(&beside), head: head_unread, index: index_unread })
+        let head = begin_to_read_head(lower, index.trees);
+        Ok(Self { index: index.tracked, index_unread, head })
     }
 
+    pub fn end(self) -> Tracked {
+        let read = self.head.and_then(|head| Ok(head.map(Reading::end).transpose()?));
+        let (beside, head) = or_default(read.map(Option::unwrap_or_default));
+        Tracked { known: self.index.and(&TrackedSet::of(beside)), head, index: self.index_unread }
+    }
+}
+
+impl Tracked {
     /// What was tracked counts until the next mount, and so does what is not known of HEAD.
     pub fn at_reload(&self, lower: &Tree) -> Result<Self, PolicyError> {
         let (index, index_unread) = or_default(read_index(lower)?);
@@ -105,15 +121,15 @@ fn is_unborn(lower: &Tree) -> bool {
 }
 
 /// Where HEAD tracks something, but for the directories that the index has just as HEAD does.
-fn read_head(lower: &Tree, trees: IndexTrees) -> Result<TrackedSet, Unknown> {
+fn begin_to_read_head(lower: &Tree, trees: IndexTrees) -> Result<Option<Reading<Vec<RelPath>>>, Unknown> {
     match lower.stat(&RelPath::parse(b".git").expect("a path")) {
-        Ok(None) => return Ok(TrackedSet::default()),
+        Ok(None) => return Ok(None),
         Ok(Some(git)) if !git.is_dir() => return Err(Unknown::Outside),
-        Ok(Some(_)) if is_unborn(lower) => return Ok(TrackedSet::default()),
+        Ok(Some(_)) if is_unborn(lower) => return Ok(None),
         Ok(Some(_)) | Err(_) => {}
     }
     let root = lower.root().try_clone_to_owned().map_err(unread)?;
-    Ok(TrackedSet::of(repository::in_time(move |until| dirs_beside(&root, &trees, until))?))
+    Ok(Some(Reading::begin(move |until| dirs_beside(&root, &trees, until))?))
 }
 
 fn dirs_beside(lower: &OwnedFd, trees: &IndexTrees, until: Instant) -> Result<Vec<RelPath>, Unread> {

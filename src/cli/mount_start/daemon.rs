@@ -27,7 +27,7 @@ use super::{bystanders, git_exclude};
 use crate::client::ClientError;
 use crate::control::{Desk, Mounted, Project, Socket, check_in_no_run};
 use crate::fuse;
-use crate::overlay::{Overlay, Policy};
+use crate::overlay::{Overlay, PolicyLoading};
 use crate::protocol::{ErrorBody, ErrorCode, PROJECT_LINK, STATE_DIRECTORY};
 use crate::store::{self, HolderNote, Lock, Recovered, Store};
 use crate::sys::guard::Guard;
@@ -344,7 +344,7 @@ fn open_overlay(plan: &Plan) -> Result<(Lock, Overlay, Recovered)> {
     let lock = Lock::take(&lower, &plan.location).map_err(store_failure)?;
     check_state_is_of(plan)?;
     // Before anything is made: a mount that is refused for its settings leaves no state.
-    let policy = Policy::load(&lower, &plan.source);
+    let policy = PolicyLoading::begin(&lower, &plan.source);
     let policy = policy.map_err(|err| ErrorBody::new(ErrorCode::BadRequest, err.to_string()))?;
     if plan.is_first_start() {
         store::check_renames(&lower, &plan.location).map_err(store_failure)?;
@@ -354,6 +354,7 @@ fn open_overlay(plan: &Plan) -> Result<(Lock, Overlay, Recovered)> {
     }
     let store = Store::open(&lower, &plan.location).map_err(store_failure)?;
     name_project(plan)?;
+    let policy = policy.end();
     for notice in &policy.notices {
         say(format_args!("ignored until `fettlefs trust`: {notice}"));
     }

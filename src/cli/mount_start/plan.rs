@@ -372,7 +372,7 @@ pub fn places(arguments: &MountArgs) -> Result<(PathBuf, PathBuf), Failure> {
 }
 
 fn place(path: &Path, what: &'static str) -> Result<PathBuf, Failure> {
-    let place = directory(path, what)?;
+    let place = resolve(path, what)?;
     match place.parent() {
         Some(_) => Ok(place),
         None => Err(refused(format!(
@@ -387,6 +387,7 @@ pub fn directory(path: &Path, what: &'static str) -> Result<PathBuf, Failure> {
     patiently(&[path], move || resolve(&asked, what))?
 }
 
+/// The same. Where a daemon is stopped it waits for that.
 fn resolve(path: &Path, what: &str) -> Result<PathBuf, Failure> {
     let failed = |err: io::Error| {
         let code = match err.kind() {
