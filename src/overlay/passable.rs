@@ -1,46 +1,80 @@
 //! What all the world may read: each backup is to know it of what it keeps.
 //!
-//! To open every directory above would take longer than a small save takes otherwise, so those that were found to let
-//! everybody through are remembered, each as it was then. A new mode, a new list or another place moves its ctime; the
-//! directory that a path lies in itself is asked each time, for each change of a name in it moves that, too.
+//! To ask every directory above for its list would take longer than a small save takes otherwise. So those that were found to let
+//! everybody through are remembered, each as it was then: a new mode or list moves its ctime. A change of a name in it moves
+//! its mtime to the same moment, and where somebody is at work the list is asked for again after a while only.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 
 use super::reading::access_of;
 use super::side::Side;
 use super::{Overlay, Result};
-use crate::model::{Acl, RelPath, Stamp};
+use crate::model::{Acl, InodeKey, RelPath, Stamp};
 use crate::sys::file::Meta;
 
 /// How many directories are remembered; beyond that it begins anew.
 const PASSABLE_MAX: usize = 4096;
 
-/// How long ago a directory must have changed to be remembered: what changes within one tick of the kernel's clock has one
-/// ctime.
+/// How long ago a directory must have changed for its ctime to tell of the next change: what changes within one tick of the
+/// kernel's clock has one ctime.
 const SETTLED_AFTER: Duration = Duration::from_millis(100);
+
+/// So long a directory in which names change is taken to have no list yet. One that is given by the view counts at once.
+const UNLISTED_FOR: Duration = Duration::from_millis(20);
 
 /// Directories of lower that let everybody through. A leaf.
 #[derive(Default)]
-pub(super) struct Passable(Mutex<HashMap<RelPath, Stamp>>);
+pub(super) struct Passable(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    dirs: HashMap<InodeKey, Looked>,
+    /// How often a list was given by the view: who has looked before knows nothing.
+    lists_given: u64,
+}
+
+struct Looked {
+    at: Instant,
+    /// None where its ctime tells nothing yet.
+    settled: Option<Stamp>,
+}
 
 impl Passable {
-    fn knows(&self, dir: &RelPath, now: &Stamp) -> bool {
-        self.0.lock().get(dir) == Some(now)
+    fn knows(&self, dir: &Meta) -> bool {
+        self.0.lock().dirs.get(&dir.key()).is_some_and(|looked| {
+            let (is_as_it_was, names_changed) = (looked.settled == Some(dir.stamp()), dir.ctime == dir.mtime);
+            is_as_it_was || names_changed && has_for_all(dir.mode, 0o1) && looked.at.elapsed() < UNLISTED_FOR
+        })
     }
 
-    fn learn(&self, dir: RelPath, stamp: Stamp) {
-        if !is_settled(&stamp) {
+    fn lists_given(&self) -> u64 {
+        self.0.lock().lists_given
+    }
+
+    fn forget(&self, dir: &Meta) {
+        self.0.lock().dirs.remove(&dir.key());
+    }
+
+    fn learn(&self, dir: &Meta, looked: Looked, lists_given: u64) {
+        let mut known = self.0.lock();
+        if known.lists_given != lists_given {
             return;
         }
-        let mut dirs = self.0.lock();
-        if dirs.len() >= PASSABLE_MAX {
-            dirs.clear();
+        if known.dirs.len() >= PASSABLE_MAX {
+            known.dirs.clear();
         }
-        dirs.insert(dir, stamp);
+        known.dirs.insert(dir.key(), looked);
+    }
+
+    /// Something in the view has been given a list of who may do what, or has it no more.
+    pub(super) fn list_given(&self) {
+        let mut known = self.0.lock();
+        known.dirs.clear();
+        known.lists_given += 1;
     }
 }
 
@@ -51,35 +85,32 @@ impl Overlay {
     }
 
     fn is_way_open(&self, path: &RelPath) -> Result<bool> {
-        let Some(dir) = path.parent().filter(|_| !self.is_in_held_dir(path)) else {
+        if self.is_in_held_dir(path) {
             return Ok(self.way_to(path)?.dirs.iter().all(lets_all_through));
-        };
-        let above: Vec<_> = std::iter::successors(dir.parent(), RelPath::parent).collect();
-        if !self.are_known(&above)? {
-            return self.learn_way(path, above);
         }
-        let access =
-            if dir.is_root() { access_of(self.lower.root()) } else { access_of(self.lower.dir(&dir)?.as_fd()) };
-        Ok(lets_all_through(&access?))
-    }
-
-    fn are_known(&self, dirs: &[RelPath]) -> Result<bool> {
-        for dir in dirs {
-            let now = self.lower.stat(dir)?;
-            if !now.is_some_and(|meta| self.passable.knows(dir, &meta.stamp())) {
+        for dir in std::iter::successors(path.parent(), RelPath::parent) {
+            if !self.is_passable(&dir)? {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// The same by a walk through all of them; `above` are those that it may be spared next time, the innermost first.
-    fn learn_way(&self, path: &RelPath, above: Vec<RelPath>) -> Result<bool> {
-        let dirs = self.way_to(path)?.dirs;
-        for (dir, access) in above.into_iter().rev().zip(&dirs).filter(|(_, access)| lets_all_through(access)) {
-            self.passable.learn(dir, access.0.stamp());
+    fn is_passable(&self, dir: &RelPath) -> Result<bool> {
+        if self.lower.glance(dir).is_ok_and(|now| self.passable.knows(&now)) {
+            return Ok(true);
         }
-        Ok(dirs.iter().all(lets_all_through))
+        let (at, lists_given) = (Instant::now(), self.passable.lists_given());
+        let access = access_of(self.lower.dir(dir)?.as_fd())?;
+        let lets_through = lets_all_through(&access);
+        if lets_through {
+            let stamp = access.0.stamp();
+            let looked = Looked { at, settled: is_settled(&stamp).then_some(stamp) };
+            self.passable.learn(&access.0, looked, lists_given);
+        } else {
+            self.passable.forget(&access.0);
+        }
+        Ok(lets_through)
     }
 }
 

@@ -61,7 +61,7 @@ impl Overlay {
             true => side.digest().doing(|| format!("hash {}", row.path()))?,
             false => row.held.as_ref().and_then(|held| held.new),
         };
-        let for_all = self.is_for_all(row.path(), &side);
+        let for_all = !matches!(copy, Ok(None)) && self.is_for_all(row.path(), &side);
         Ok(Removal { row, by, side, for_all, copy, own })
     }
 

@@ -84,6 +84,9 @@ impl Overlay {
             let inode = self.inode_for_xattr(node, name, caller)?;
             let before = xattr::find(inode.reached.as_fd(), name)?;
             change(&inode)?;
+            if name == ACCESS_ACL {
+                self.passable.list_given();
+            }
             self.xattrs_settled(&inode, (name, before, after.map(<[u8]>::to_vec)), caller)
         };
         self.change_left(node, caller, || self.change_looks(node, &looks_of_attribute(name), caller, change))

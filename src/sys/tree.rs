@@ -150,6 +150,15 @@ impl Tree {
         }
     }
 
+    /// The same in one call, by way of whatever stands on the way, symlinks too: enough to know again what is known by its
+    /// inode.
+    pub fn glance(&self, path: &RelPath) -> io::Result<Meta> {
+        match path.is_root() {
+            true => Meta::of(self.root()),
+            false => Meta::at(self.root(), path.as_os_str()),
+        }
+    }
+
     /// Whatever is there, to be looked at and, once it is known what it is, opened.
     pub fn find(&self, path: &RelPath) -> io::Result<Option<OwnedFd>> {
         present(self.open_at(path, OFlags::PATH))

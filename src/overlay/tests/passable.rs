@@ -3,6 +3,8 @@
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 
+use rustix::fs::XattrFlags;
+
 use super::*;
 use crate::sys::xattr::{self, ACCESS_ACL};
 
@@ -53,22 +55,36 @@ fn a_directory_that_takes_the_place_of_one_on_the_way_is_asked_itself() {
     assert!(!is_for_all(&bench));
 }
 
+/// A list by which everybody may go through, but for one.
+fn list() -> Vec<u8> {
+    let entry =
+        |tag: u16, bits: u16, id: u32| [&tag.to_le_bytes()[..], &bits.to_le_bytes(), &id.to_le_bytes()].concat();
+    let all = u32::MAX;
+    let entries = [entry(1, 7, all), entry(2, 0, 12_345), entry(4, 5, all), entry(16, 5, all), entry(32, 5, all)];
+    [2u32.to_le_bytes().to_vec(), entries.concat()].concat()
+}
+
 #[test]
 fn a_list_that_names_somebody_may_keep_him_out() {
     let bench = bench();
     assert!(is_for_all(&bench));
     for path in ["a/b/c/f", "a/b/c", "a"] {
-        let entry =
-            |tag: u16, bits: u16, id: u32| [&tag.to_le_bytes()[..], &bits.to_le_bytes(), &id.to_le_bytes()].concat();
-        let all = u32::MAX;
-        let list = [entry(1, 7, all), entry(2, 0, 12_345), entry(4, 5, all), entry(16, 5, all), entry(32, 5, all)];
-        let value = [2u32.to_le_bytes().to_vec(), list.concat()].concat();
         let file = std::fs::File::open(bench.lower_path(path)).unwrap();
-        xattr::set(file.as_fd(), OsStr::new(ACCESS_ACL), &value, rustix::fs::XattrFlags::empty()).unwrap();
+        xattr::set(file.as_fd(), OsStr::new(ACCESS_ACL), &list(), XattrFlags::empty()).unwrap();
         assert!(!is_for_all(&bench), "{path}");
         xattr::remove(file.as_fd(), OsStr::new(ACCESS_ACL)).unwrap();
         assert!(is_for_all(&bench), "{path}");
     }
+}
+
+#[test]
+fn a_list_that_the_view_gives_counts_at_once_though_names_change() {
+    let bench = bench();
+    assert!(is_for_all(&bench));
+    let node = bench.node("a/b").unwrap();
+    bench.view().set_xattr(node, ACCESS_ACL.as_ref(), &list(), XattrFlags::empty(), &ME).unwrap();
+    bench.put("a/b/g", &lines(1));
+    assert!(!is_for_all(&bench));
 }
 
 #[test]
