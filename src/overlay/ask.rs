@@ -6,11 +6,11 @@
 
 use std::sync::atomic::Ordering;
 
+use super::claim::Job;
 use super::compare::{Comparison, Old};
 use super::error::Context;
 use super::lookup::Origin;
 use super::rename::End;
-use super::settle::Job;
 use super::side::Side;
 use super::{Caller, Error, Overlay, Result};
 use crate::diff::{FileContent, FileDiff, FileSide, Unreadable, unified};

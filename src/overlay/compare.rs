@@ -1,8 +1,8 @@
 //! Comparing: what a change is judged against, and every reason to hold it. Nothing of lower or upper changes by it; what
 //! is known of a path may: a window ends, what somebody else has left there is what it begins with anew.
 
+use super::claim::Job;
 use super::error::Context;
-use super::settle::Job;
 use super::side::Side;
 use super::{Overlay, Result};
 use crate::diff::{self, Measure};
@@ -208,7 +208,7 @@ impl Overlay {
         if self.is_in_held_dir(&comparison.path) {
             comparison.add(Reason::Parent);
         }
-        let fresh = !comparison.new.exists() && self.loses_nothing(&comparison.path);
+        let fresh = !comparison.new.exists() && self.loses_nothing_with(&comparison.path, &comparison.present);
         let kind = comparison.new.kind.or(comparison.old.kind).unwrap_or(FileKind::Regular);
         self.judge_further_names(job, &mut comparison, kind, by)?;
         match self.action_on_content(&comparison.path, kind, by) {

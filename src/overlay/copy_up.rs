@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 
+use super::claim::Claim;
 use super::error::Context;
 use super::handles::{Backing, OpenFile};
 use super::nodes::NodeId;
-use super::settle::Claim;
 use super::uppers::{Recorded, Upper};
 use super::{Error, Overlay, Result, State};
 use crate::diff::TEXT_BYTES_MAX;

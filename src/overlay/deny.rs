@@ -3,9 +3,10 @@
 
 use std::sync::atomic::Ordering;
 
+use super::claim::Job;
 use super::compare::Comparison;
 use super::discard::Writing;
-use super::settle::{Job, Settled};
+use super::settle::Settled;
 use super::{Error, Overlay, Result};
 use crate::model::{BackupKind, Reason};
 use crate::protocol::EventName;

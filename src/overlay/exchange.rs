@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::carry::Move;
+use super::claim::Claim;
 use super::handles::OpenFile;
 use super::lookup::Origin;
 use super::rename::{End, is_gated, is_special};
 use super::rename_over::{GivesWay, Taken};
-use super::settle::Claim;
 use super::uppers::Upper;
 use super::{Caller, Error, Overlay, Result, State};
 use crate::policy::rules::Action;

@@ -115,15 +115,16 @@ impl Overlay {
     }
 
     /// Whether what came in this session is somebody else's by now, as he changed or replaced it. From then on it counts as
-    /// older than the session: it does not go without review. What cannot be looked at is taken to be his.
-    pub(super) fn became_anothers(&self, path: &RelPath) -> bool {
-        self.begin_anew_with_anothers(path).unwrap_or_else(|err| {
+    /// older than the session: it does not go without review. What cannot be looked at is taken to be his. `read`: what has
+    /// just been read there, by which it is told; whoever acts on it makes sure that it is still there.
+    pub(super) fn became_anothers(&self, path: &RelPath, read: Option<&Side>) -> bool {
+        self.begin_anew_with_anothers(path, read).unwrap_or_else(|err| {
             log::warn!("look whether somebody else has changed {path}: {err}");
             true
         })
     }
 
-    fn begin_anew_with_anothers(&self, path: &RelPath) -> Result<bool> {
+    fn begin_anew_with_anothers(&self, path: &RelPath, mut read: Option<&Side>) -> Result<bool> {
         loop {
             let expected = {
                 let state = self.state.lock();
@@ -133,7 +134,11 @@ impl Overlay {
                 state.expected(path)
             };
             let Some(expected) = expected else { return Ok(false) };
-            match self.outside(path, &expected)? {
+            let outside = match read.take() {
+                Some(side) => self.outside_of(path, &expected, side.meta),
+                None => self.outside(path, &expected),
+            };
+            match outside? {
                 Some(outside) if outside.kind != ExternalKind::Deleted => {}
                 Some(_) | None => return Ok(false),
             }
@@ -242,7 +247,7 @@ impl Overlay {
         let told = self.news_of(path).and_then(|news| match news {
             Some(event) => {
                 self.store.record(&event)?;
-                self.begin_anew_with_anothers(path).map(|_| ())
+                self.begin_anew_with_anothers(path, None).map(|_| ())
             }
             None => Ok(()),
         });

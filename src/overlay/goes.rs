@@ -20,8 +20,8 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 use super::bursts::WITHIN;
+use super::claim::Job;
 use super::review::Review;
-use super::settle::Job;
 use super::{Overlay, Result};
 use crate::model::{Digest, OperationId, RelPath};
 use crate::store::{self, Gathered, Writer};

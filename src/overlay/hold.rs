@@ -2,12 +2,13 @@
 
 use std::sync::atomic::Ordering;
 
+use super::claim::Job;
 use super::compare::{self, Comparison, Old};
 use super::deny::Denial;
 use super::error::Context;
 use super::goes::{Doing, Part};
 use super::lookup::Origin;
-use super::settle::{Job, Settled};
+use super::settle::Settled;
 use super::side::Side;
 use super::uppers::{Recorded, Upper};
 use super::{Error, Overlay, Result, State};

@@ -9,6 +9,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::claim::Claim;
 use super::confirm::{ConfirmHow, check_mode_below};
 use super::discard::discarded_for;
 use super::error::Context;
@@ -16,7 +17,6 @@ use super::expiry::Expiry;
 use super::handles::Backing;
 use super::land::{Replacement, content_effect};
 use super::review::{Review, Reviewed, Taken, WAIT_FOR_WRITERS, Writers, failed, refused_at, reviewed};
-use super::settle::Claim;
 use super::side::Side;
 use super::uppers::Upper;
 use super::{Error, Overlay, Result, State};

@@ -5,12 +5,13 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering;
 
+use super::claim::Job;
 use super::compare::Comparison;
 use super::error::Context;
 use super::goes::{Doing, Part, Stands};
 use super::handles::Backing;
 use super::nodes::{NodeId, Told};
-use super::settle::{Job, Settled};
+use super::settle::Settled;
 use super::side::Side;
 use super::{Error, Overlay, Result, Seen, State};
 use crate::diff::{self};

@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use rustix::fs::XattrFlags;
 
+use super::claim::Claim;
 use super::error::Context;
 use super::handles::OpenFile;
 use super::lookup::Origin;
 use super::nodes::NodeId;
-use super::settle::Claim;
 use super::{Caller, Error, Overlay, Result};
 use crate::model::{Looks, RelPath};
 use crate::policy::rules::{Action, HoldSource};

@@ -6,12 +6,12 @@
 use std::fs::File;
 use std::sync::Arc;
 
+use super::claim::{Claim, Job};
 use super::compare::Comparison;
 use super::copy_up::same_content_stamp;
 use super::error::Context;
 use super::handles::Backing;
 use super::lookup::Origin;
-use super::settle::{Claim, Job};
 use super::uppers::{Recorded, Upper};
 use super::{NodeId, Overlay, Result, State};
 use crate::model::{RelPath, Stamp};

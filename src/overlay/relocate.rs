@@ -5,11 +5,11 @@
 use std::collections::BTreeSet;
 
 use super::carry::{Cargo, Lifted, Move};
+use super::claim::Claim;
 use super::error::Context;
 use super::past::Past;
 use super::rename::End;
 use super::renamed::Renamed;
-use super::settle::Claim;
 use super::{Caller, Error, Overlay, Result, State};
 use crate::model::{OperationId, RelPath};
 use crate::policy::rules::Action;

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use super::deny::Denial;
+use super::claim::Claim;
 use super::error::Context;
 use super::handles::{Backing, OpenFile};
 use super::lookup::Origin;
@@ -11,7 +11,7 @@ use super::nodes::NodeId;
 use super::parting::{Departure, Parted, Parting};
 use super::rename::End;
 use super::renamed::Renamed;
-use super::settle::{Claim, Settled};
+use super::settle::Settled;
 use super::uppers::{Recorded, Upper};
 use super::{Caller, Error, Overlay, Result, State};
 use crate::model::{ChangeId, Reason, RelPath};
@@ -146,8 +146,8 @@ impl Overlay {
     fn settle_over(&self, moved: &MovedOver<'_>, saved: bool, by: &Writer) -> Result<Settled> {
         let MovedOver { to, upper, .. } = *moved;
         // What was there before, and has given way already, could not be brought back: then a denial is a hold.
-        let denied = if to.upper().is_none() { Denial::Drops } else { Denial::Holds };
-        match self.settle_as(upper, by, Vec::new(), denied, None) {
+        let settled = if to.upper().is_none() { self.settle_or_deny(upper, by) } else { self.settle(upper, by) };
+        match settled {
             Ok(settled) => Ok(settled),
             // The source went already, and the journal tells: the next start finishes it.
             Err(err @ Error::Store(store::Error::Unrecorded(_))) => Err(err),

@@ -5,9 +5,9 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, OnceLock};
 
+use super::claim::Job;
 use super::copy_up::same_content_stamp;
 use super::error::Context;
-use super::settle::Job;
 use super::{Overlay, Result};
 use crate::diff::{self, TEXT_BYTES_MAX};
 use crate::model::{Digest, Looks, RelPath};

@@ -7,11 +7,11 @@
 use std::collections::BTreeMap;
 
 use super::carry::Move;
+use super::claim::Job;
 use super::compare::Comparison;
 use super::copy_up::same_content_stamp;
 use super::error::Context;
 use super::handles::OpenFile;
-use super::settle::Job;
 use super::{Caller, Overlay, Result, State};
 use crate::model::{RelPath, Stamp};
 use crate::store::{Went, Writer};

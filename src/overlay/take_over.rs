@@ -4,12 +4,13 @@
 
 use std::os::fd::AsFd;
 
+use super::claim::Job;
 use super::compare::{Comparison, Old};
 use super::error::Context;
 use super::lookup::Origin;
 use super::rename::End;
 use super::rename_over::is_on_disk;
-use super::settle::{Job, Settled};
+use super::settle::Settled;
 use super::side::Side;
 use super::{Error, Overlay, Result, State};
 use crate::model::RelPath;

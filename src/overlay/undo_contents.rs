@@ -4,11 +4,11 @@
 //! ([`super::discard`]); the undo of that lands the one again and holds the other again ([`super::hold_again`]). Each of
 //! the three stages its part of the landing, notes it under the lock when lower is new, and tells it afterwards.
 
+use super::claim::Claim;
 use super::discard::Dropping;
 use super::hold_again::{self, HeldAgain, Returned, Returning};
 use super::restore::Plan;
 use super::review::Reviewed;
-use super::settle::Claim;
 use super::undo::{UndoHow, already};
 use super::{Error, Overlay, Result};
 use crate::model::ChangeId;

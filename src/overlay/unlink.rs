@@ -2,12 +2,12 @@
 
 use std::ffi::OsStr;
 
+use super::claim::Claim;
 use super::error::Context;
 use super::goes::Doing;
 use super::lookup::Origin;
 use super::nodes::NodeId;
 use super::parting::{Departure, Parting};
-use super::settle::Claim;
 use super::uppers::{Recorded, Upper};
 use super::{Caller, Error, Overlay, Result, State};
 use crate::model::{Reason, RelPath};
@@ -79,7 +79,7 @@ impl Overlay {
         let (by, whiteout) = (self.doer(caller), self.whiteout(path, meta));
         let id = whiteout.row.id;
         self.hide_by(Upper { recorded: Recorded::Nothing, ..whiteout })?;
-        match self.settle_or_deny(id, &by, Vec::new()) {
+        match self.settle_or_deny(id, &by) {
             Ok(_) => Ok(()),
             Err(err) => {
                 self.state.lock().uppers.remove(id);

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::carry::Move;
+use super::claim::Job;
 use super::copy_up::same_content_stamp;
 use super::error::Context;
 use super::handles::OpenFile;
-use super::settle::Job;
 use super::side::Side;
 use super::{Overlay, Result, State};
 use crate::model::{Digest, RelPath, Stamp};
