@@ -22,7 +22,8 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     let Reply::Flush(reply) = &answer else { return Err(Failure::other_answer()) };
     desk.answer(&answer, Length::Short, |text| render(reply, text))?;
     // Waited for in vain, as by `unmount`.
-    Ok(if arguments.wait && !reply.writers.is_empty() { Exit::Refused } else { Exit::Done })
+    let waits = arguments.wait || arguments.timeout.is_some();
+    Ok(if waits && !reply.writers.is_empty() { Exit::Refused } else { Exit::Done })
 }
 
 fn render(reply: &FlushReply, text: &mut Text) {

@@ -131,6 +131,11 @@ fn plan(project: &Path) -> Result<Vec<Planned>, Failure> {
         None => Ok((Did::Made, SETTINGS.1.into())),
         Some(old) => Ok((Did::Kept, old)),
     };
+    let settings_path = project.join(SETTINGS.0);
+    if is_link(&settings_path) {
+        let why = format!("{}: a link, from which no mount takes settings", settings_path.display());
+        return Err(Failure::new(ErrorCode::Io, why));
+    }
     let mut planned = vec![plan_file(project, SETTINGS.0, settings)?];
     let there: Vec<_> = FOR_AGENTS.into_iter().filter(|name| project.join(name).exists()).collect();
     let names = if there.is_empty() { &FOR_AGENTS[..1] } else { &there };
@@ -156,12 +161,19 @@ fn plan_file(
         Err(err) if err.kind() == io::ErrorKind::NotFound => None,
         Err(err) => return Err(told(&path, &err)),
     };
+    if old.is_none() && is_link(&path) {
+        return Err(Failure::new(ErrorCode::Io, format!("{}: a link that leads nowhere", path.display())));
+    }
     let changed = change(old).map_err(|open| Failure::new(ErrorCode::Io, format!("{}: {open}", path.display())));
     let (did, content) = changed?;
     if matches!(did, Did::Added | Did::Renewed) {
         check_inside(project, &path)?;
     }
     Ok(Planned { name, path, did, content, held: None })
+}
+
+fn is_link(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|meta| meta.is_symlink())
 }
 
 /// Who made the project may have put a link there to a file of whoever works on it.

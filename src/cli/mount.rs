@@ -1,11 +1,10 @@
 //! `fettlefs mount`: the arguments, checked.
 
 use super::{Desk, Failure, mount_start, project};
-use crate::policy::settings::Key;
+use crate::policy::settings::{Key, Ttl, Window};
 use crate::protocol::Exit;
 use clap::ValueEnum;
 use std::path::PathBuf;
-use std::time::Duration;
 
 /// Mount a project's view
 #[derive(clap::Args)]
@@ -37,12 +36,12 @@ pub struct SettingFlags {
     #[arg(long, value_parser = ratio)]
     pub ratio: Option<f64>,
     /// How long a held change stays fresh, as 600, 600s or 10m; 0 for ever
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    pub ttl: Option<Duration>,
+    #[arg(long, value_name = "TIME", value_parser = ttl)]
+    pub ttl: Option<String>,
     /// Writes to a path within this time count as one, as 2s; `session` for all
     #[arg(long, value_name = "TIME|session", value_parser = window)]
-    pub window: Option<Window>,
-    /// Paths that one program may rewrite or delete within 2 s
+    pub window: Option<String>,
+    /// Paths that a process and its children, in a run all of it, may rewrite or delete within 2 s
     #[arg(long, value_name = "N")]
     pub burst: Option<u32>,
     /// Who may confirm, discard and undo
@@ -51,12 +50,6 @@ pub struct SettingFlags {
     /// What a program is told whose write is held
     #[arg(long)]
     pub on_hold: Option<OnHold>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Window {
-    Within(Duration),
-    Session,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,24 +126,12 @@ fn ratio(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Seconds, or a number with `s`, `m` or `h`.
-fn time(text: &str) -> Result<Duration, String> {
-    let digits = text.trim_end_matches(['s', 'm', 'h']);
-    let seconds_each = match &text[digits.len()..] {
-        "" | "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        _ => return Err(must_be(Key::Ttl)),
-    };
-    let count: u64 = digits.parse().map_err(|_| must_be(Key::Ttl))?;
-    count.checked_mul(seconds_each).map(Duration::from_secs).ok_or_else(|| "too long".to_owned())
+fn ttl(text: &str) -> Result<String, String> {
+    Ttl::parse(text).map(|_| text.to_owned()).ok_or_else(|| must_be(Key::Ttl))
 }
 
-fn window(text: &str) -> Result<Window, String> {
-    match text {
-        "session" => Ok(Window::Session),
-        _ => time(text).map(Window::Within).map_err(|_| must_be(Key::Window)),
-    }
+fn window(text: &str) -> Result<String, String> {
+    Window::parse(text).map(|_| text.to_owned()).ok_or_else(|| must_be(Key::Window))
 }
 
 fn must_be(key: Key) -> String {

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use super::mount::{Approve, OnHold, SettingFlags, Window};
+use super::mount::{Approve, OnHold, SettingFlags};
 use super::{Failure, completions, read, run};
 use crate::overlay::RuleSource;
 use crate::policy::settings::{Key, Layer, SettingsError};
@@ -101,19 +101,12 @@ fn config_directory() -> Option<PathBuf> {
 
 /// The flags that were given, as the text their values would have in a file.
 fn given(flags: &SettingFlags) -> Vec<(Key, String)> {
-    let seconds = |time: std::time::Duration| time.as_secs().to_string();
     let values = [
         (Key::Floor, flags.floor.map(|lines| lines.to_string())),
         (Key::Ceil, flags.ceil.map(|lines| lines.to_string())),
         (Key::Ratio, flags.ratio.map(|ratio| ratio.to_string())),
-        (Key::Ttl, flags.ttl.map(seconds)),
-        (
-            Key::Window,
-            flags.window.map(|window| match window {
-                Window::Within(time) => seconds(time),
-                Window::Session => "session".to_owned(),
-            }),
-        ),
+        (Key::Ttl, flags.ttl.clone()),
+        (Key::Window, flags.window.clone()),
         (Key::Burst, flags.burst.map(|count| count.to_string())),
         (
             Key::Approve,

@@ -19,7 +19,7 @@ pub struct Program {
 /// Why a command cannot be asked. Each names it.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
-    #[error("{0}: a program is named by its absolute path, or by a name found in /usr/local/bin, /usr/bin or /bin")]
+    #[error("{0}: a program is named by its absolute path, or by a name found in {searched}", searched = SEARCHED.join(", "))]
     Relative(String),
     #[error("{0}: there is no such program")]
     Missing(String),

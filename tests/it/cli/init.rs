@@ -105,6 +105,22 @@ fn a_link_out_of_the_project_is_not_written_through() {
 }
 
 #[test]
+fn a_link_that_is_in_the_way_stops_all_of_it() {
+    for (name, target, why, other) in [
+        ("AGENTS.md", "missing", "a link that leads nowhere", ".fettle.toml"),
+        (".fettle.toml", "/etc/hosts", "a link, from which no mount takes settings", "AGENTS.md"),
+    ] {
+        let scratch = mounted_scratch!();
+        symlink(target, scratch.project().join(name)).expect("a link");
+        for arguments in [&["init"][..], &["init", "--dry-run"]] {
+            let refused = scratch.cli(arguments).exits(1);
+            assert!(refused.stderr.contains(&format!("/{name}: {why}")), "{}", refused.stderr);
+        }
+        assert!(!scratch.has(other), "{name}");
+    }
+}
+
+#[test]
 fn what_cannot_be_written_stops_all_of_it() {
     let scratch = mounted_scratch!();
     fs::create_dir(scratch.project().join("CLAUDE.md")).expect("a directory");
