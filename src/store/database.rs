@@ -12,7 +12,7 @@ use super::fulfilment::{Going, Waiting};
 use super::halt::Halt;
 use super::layout::StateDirs;
 use super::upper::UpperId;
-use super::{Context, Error, Result, journal};
+use super::{Context, Error, Result, events, journal};
 use crate::model::{Digest, InodeKey};
 use crate::sys::sqlite::{self, LogMover, OpenError, Transaction};
 
@@ -114,6 +114,8 @@ pub struct Database {
     pub(super) undone: Vec<i64>,
     /// Recorded before anything else is written or read.
     pub(super) waiting: Waiting,
+    /// The number that the next event gets which is written, once that was asked for since the last were.
+    event_next: Option<i64>,
     pub(super) halt: Arc<Halt>,
     /// The log stays one file as long as the connection lives: it is emptied, not removed.
     log: Option<Arc<File>>,
@@ -185,6 +187,7 @@ impl Database {
             log_watch: None,
             swept: Vec::new(),
             undone: Vec::new(),
+            event_next: None,
             waiting: Waiting::default(),
             halt: Arc::clone(halt),
             log: None,
@@ -281,11 +284,21 @@ impl Database {
     fn note_commit(&mut self, gone: Going) {
         self.undone.clear();
         self.waiting.note_recorded(gone);
+        if gone == Going::All {
+            self.event_next = None;
+        }
         self.commits += 1;
         if let Some(watch) = &self.log_watch
             && self.connection.log_bytes() >= watch.bytes_min
         {
             (watch.tell)();
+        }
+    }
+
+    pub(super) fn event_next(&mut self) -> Result<i64> {
+        match self.event_next {
+            Some(next) => Ok(next),
+            None => Ok(*self.event_next.insert(events::next_number(&self.connection)?)),
         }
     }
 

@@ -136,7 +136,7 @@ impl Database {
     /// Gives the operation that it is going to be recorded as: no event can come between. None where that cannot be told
     /// now: then it is recorded all the same.
     fn record_soon(&mut self, fulfilment: Fulfilment) -> Option<OperationId> {
-        let first = events::next_number(&self.connection).map(|next| next + self.waiting.events() as i64);
+        let first = self.event_next().map(|next| next + self.waiting.events() as i64);
         let first = first.inspect_err(|err| log::warn!("look up the number of the next event: {err}")).ok();
         let operation = first.and_then(|first| events::operation_of(first, &fulfilment.intent.epilogue.events));
         self.waiting.push(fulfilment);
