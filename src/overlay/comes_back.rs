@@ -1,13 +1,20 @@
-//! What a person takes from the view, by a discard or an undo, while a program has it open to write. The program's next write
-//! brings it back to the place that it had, as something new, and its next close has that judged (SPEC §8): what was written
-//! and closed is never nobody's. Nor is what was written to a file that was about to be deleted, and is not.
+//! What a person takes from the view, by a discard or an undo, while a program has it open to write.
+//!
+//! What is open belongs to a node. A node that has a name goes on with what the view shows by that. One that a person has
+//! taken the last name from comes back with the next write, as something new, to the place that it had: if nothing is there,
+//! and neither rules nor the directory's permissions keep whoever writes from making something there. Its next close has that
+//! judged (SPEC §8): what was written and closed is never nobody's. Nor is what was written to a file that was about to be
+//! deleted, and is not.
+//!
+//! Where it may come back to is known together with what is open, under one lock; whatever has changed by the time at which it is
+//! to be there, be it the place or what is open, is looked at anew.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use super::copy_up::{Copied, Keep};
+use super::copy_up::Keep;
 use super::error::Context;
 use super::handles::{Access, Backing, OpenFile};
 use super::lookup::Origin;
@@ -16,42 +23,61 @@ use super::permission::may_make_in;
 use super::reading::access_of;
 use super::{Overlay, Result, State};
 use crate::model::RelPath;
-use crate::store::{UpperFile, What, Writer};
+use crate::store::{UpperFile, UpperId, What, Writer};
+use crate::sys::file::FileKind;
+
+/// Where something without a name may come back to, as far as the view's state tells.
+#[derive(PartialEq, Eq)]
+pub(super) struct Place {
+    dir: NodeId,
+    name: OsString,
+    path: RelPath,
+    /// A deletion that waits for review.
+    hidden_by: Option<UpperId>,
+}
 
 impl Overlay {
-    /// What was taken from the view is there again, to be written to. False where it was not, or its place is taken or gone.
-    /// Under `copying`.
-    pub(super) fn comes_back(&self, open: &OpenFile, file: &File, keep: Keep) -> Result<bool> {
-        let Some((dir, name)) = open.taken_from.lock().clone() else { return Ok(false) };
-        match self.free_path(open, dir, &name)? {
-            Some(path) => self.enter_again(open, (&path, dir, &name), self.copy_to_enter(file, keep)?.0),
-            None => Ok(false),
+    /// What was taken from the view is there again, to be written to; or that is to be looked at anew. False where it may not
+    /// come back. Under `copying`.
+    pub(super) fn comes_back(
+        &self,
+        open: &OpenFile,
+        place: Option<&Place>,
+        (file, keep): (&File, Keep),
+    ) -> Result<bool> {
+        let Some(place) = place else { return Ok(false) };
+        if !self.may_come_back(open, &place.path)? {
+            return Ok(false);
         }
+        let (upper, _) = self.copy_to_enter(file, keep)?;
+        self.enter_again(open, place, upper).map(|()| true)
     }
 
-    /// Where a name is by now, if nothing is there and whoever writes may make something there.
-    fn free_path(&self, open: &OpenFile, dir: NodeId, name: &OsStr) -> Result<Option<RelPath>> {
-        // Its directory may have gone.
-        let Ok(path) = self.state.lock().nodes.child_path(dir, name) else { return Ok(None) };
+    /// Whether nothing is at a path, and whoever writes may make something there.
+    fn may_come_back(&self, open: &OpenFile, path: &RelPath) -> Result<bool> {
         let above = match self.dir_in_view(&path.parent().unwrap_or_default()) {
-            Err(err) if matches!(err.code(), libc::ENOENT | libc::ENOTDIR) => return Ok(None),
+            Err(err) if matches!(err.code(), libc::ENOENT | libc::ENOTDIR) => return Ok(false),
             above => above?,
         };
-        match self.origin(&path)? {
-            Origin::Nothing | Origin::Hidden(_) => Ok(self.may_all_make(open, &above)?.then_some(path)),
-            Origin::Lower(_) | Origin::Upper(..) => Ok(None),
+        match self.origin(path)? {
+            Origin::Nothing | Origin::Hidden(_) => self.may_all_make(open, path, &above),
+            Origin::Lower(_) | Origin::Upper(..) => Ok(false),
         }
     }
 
-    /// Whether all who write through this may make something in a directory. The kernel has not asked: to it they write.
-    fn may_all_make(&self, open: &OpenFile, dir: &OwnedFd) -> Result<bool> {
+    /// Whether all who write through this may make a file at a path in that directory. The kernel has not asked: to it they
+    /// write.
+    fn may_all_make(&self, open: &OpenFile, path: &RelPath, dir: &OwnedFd) -> Result<bool> {
         let access = access_of(dir.as_fd()).doing(|| "look at a directory".to_owned())?;
         let writers: Vec<Writer> = {
             let state = self.state.lock();
             let handles = state.handles_on(open.node).filter(|handle| handle.access == Access::Write);
             handles.map(|handle| handle.opener.clone()).collect()
         };
-        Ok(writers.iter().all(|writer| may_make_in(&access, writer)))
+        let may_make = |writer: &Writer| {
+            may_make_in(&access, writer) && !self.action_by(path, FileKind::Regular, writer).refuses()
+        };
+        Ok(writers.iter().all(may_make))
     }
 
     /// What was to be deleted stays, and with it what was written to it meanwhile, to a copy that nobody was to see.
@@ -61,62 +87,65 @@ impl Overlay {
         let Backing::Orphan(orphan) = open.backing().clone() else { return Ok(()) };
         let Some(meta) = self.lower.stat(path).doing(|| format!("stat {path}"))? else { return Ok(()) };
         let (upper, _) = self.copy_to_enter(&orphan, Keep::Content)?;
-        let file = Arc::new(upper.file);
-        match self.enter_copied(&open, (upper.new.id(), &file), Keep::Content, &meta, false)? {
-            Copied::Entered => drop(upper.new.keep()),
-            // Its name has gone with another deletion.
-            Copied::Nameless | Copied::TooLate => {}
-        }
-        Ok(())
+        self.enter_copied(&open, upper, (&orphan, &meta), Keep::Content, false)
     }
 
-    /// False where something else has come there meanwhile.
-    fn enter_again(
-        &self,
-        open: &OpenFile,
-        (path, dir, name): (&RelPath, NodeId, &OsStr),
-        upper: UpperFile<'_>,
-    ) -> Result<bool> {
+    /// Unless the place, or what is open, is another by now.
+    fn enter_again(&self, open: &OpenFile, place: &Place, upper: UpperFile<'_>) -> Result<()> {
+        let Place { dir, name, path, .. } = place;
         {
             let mut state = self.state.lock();
-            let is_hidden = state.uppers.at(path).and_then(|id| state.uppers.get(id));
-            let is_taken = is_hidden.is_some_and(|upper| upper.row.what != What::Whiteout);
-            if is_taken || state.nodes.child(dir, name).is_some() {
-                return Ok(false);
+            self.wait_while_busy(&mut state, path);
+            if state.place_of(open).as_ref() != Some(place) {
+                return Ok(());
             }
             let id = self.enter_at(&mut state, upper.new, path, What::File, |row| self.store.save_upper(row))?;
             state.epoch += 1;
-            state.named_again(open, dir, name);
+            state.named_again(open, *dir, name);
             open.set_backing(Backing::Upper(id, Arc::new(upper.file)));
         }
-        self.tell(|observer| observer.entry_changed(dir, name));
+        self.tell(|observer| observer.entry_changed(*dir, name));
         // It is there, whatever the directory's times are.
         if let Err(err) = self.name_changed(path) {
             log::error!("note that {path} is there again: {err}");
         }
-        Ok(true)
+        Ok(())
     }
 }
 
 impl State {
-    /// What is at a path is about to be taken from the view: whoever writes to it may bring it back.
+    /// What is at a path is about to be taken from the view: whoever writes to it may bring it back, unless it has another
+    /// name.
     pub(super) fn note_taken(&self, path: &RelPath) {
         let (Some(open), Some((dir, name))) = (self.nodes.open_at(path), self.nodes.entry_at(path)) else { return };
-        if open.writers() > 0 {
+        let is_last = self.nodes.paths(open.node).is_ok_and(|paths| paths.iter().all(|one| one == path));
+        if is_last && open.writers() > 0 {
             *open.taken_from.lock() = Some((dir, name.to_owned()));
         }
+    }
+
+    /// Where what has no name any more had the last, if nothing has that by now.
+    fn taken_from(&self, open: &OpenFile) -> Option<(NodeId, OsString)> {
+        let (dir, name) = open.taken_from.lock().clone()?;
+        let is_free = self.nodes.path(open.node).is_err() && self.nodes.child(dir, &name).is_none();
+        is_free.then_some((dir, name))
+    }
+
+    pub(super) fn place_of(&self, open: &OpenFile) -> Option<Place> {
+        let (dir, name) = self.taken_from(open)?;
+        let path = self.nodes.child_path(dir, &name).ok()?;
+        let there = self.uppers.at(&path).and_then(|id| self.uppers.get(id));
+        let hidden_by = there.map(|upper| upper.row.id);
+        there.is_none_or(|upper| upper.row.what == What::Whiteout).then_some(Place { dir, name, path, hidden_by })
     }
 
     /// Something is at a path again by another act of a person: gives what was taken from there, for who has that open goes
     /// on with it.
     pub(super) fn returned_to(&mut self, path: &RelPath) -> Option<Arc<OpenFile>> {
         let (dir, name) = self.nodes.entry_at(path)?;
-        if self.nodes.child(dir, name).is_some() {
-            return None;
-        }
-        let was_there =
-            |open: &&Arc<OpenFile>| open.taken_from.lock().as_ref().is_some_and(|at| at.0 == dir && at.1 == name);
-        let open = self.handles.values().filter_map(|handle| handle.judged()).find(was_there)?.clone();
+        let mut opened = self.handles.values().filter_map(|handle| handle.judged());
+        let was_there = |open: &&Arc<OpenFile>| self.taken_from(open).is_some_and(|at| at.0 == dir && at.1 == name);
+        let open = opened.find(was_there)?.clone();
         self.named_again(&open, dir, name);
         Some(open)
     }

@@ -32,15 +32,6 @@ pub(super) enum Keep {
     NothingAtOnce,
 }
 
-/// What became of a copied file.
-pub(super) enum Copied {
-    Entered,
-    /// Nobody but who has it open sees it.
-    Nameless,
-    /// The rename of a directory above it has taken the file into upper meanwhile.
-    TooLate,
-}
-
 impl Overlay {
     /// The file a write to `open` goes to, noted as dirty. Copies up where needed; `opened` is what lower was when the
     /// writing handle was opened.
@@ -50,20 +41,19 @@ impl Overlay {
         }
         let _one_at_a_time = open.copying.lock();
         loop {
-            let backing = open.backing().clone();
+            let (backing, place) = {
+                let state = self.state.lock();
+                (open.backing().clone(), state.place_of(open))
+            };
             match backing {
-                Backing::Orphan(file) | Backing::Lower(file) if self.comes_back(open, &file, keep)? => {}
+                Backing::Orphan(file) | Backing::Lower(file)
+                    if self.comes_back(open, place.as_ref(), (&file, keep))? => {}
                 Backing::Orphan(file) => return Ok(file),
                 Backing::Upper(id, file) if self.mark_written(open, id)? => return Ok(file),
                 // Given up for lower, or for an entry of its own, between the two looks.
                 Backing::Upper(id, _) if open.upper() != Some(id) => {}
                 Backing::Upper(..) => return Err(Error::Errno(libc::ESTALE)),
-                Backing::Lower(lower) => {
-                    self.find_name_below(open.node, &lower);
-                    if let Some(file) = self.copy_up(open, &lower, keep, opened)? {
-                        return Ok(file);
-                    }
-                }
+                Backing::Lower(lower) => self.copy_up(open, &lower, keep, opened)?,
             }
         }
     }
@@ -94,8 +84,9 @@ impl Overlay {
         if Meta::of(lower.as_fd()).doing(|| "stat an unlinked file".to_owned())?.links == 0 {
             return Ok(());
         }
-        let file = self.writable(&open, Keep::ContentAndSetId, None)?;
-        self.note_room(&open, &file)
+        let _one_at_a_time = open.copying.lock();
+        self.copy_up(&open, &lower, Keep::ContentAndSetId, None)?;
+        self.note_room(&open, &open.file())
     }
 
     /// The same of all that was deleted or replaced and has this inode still, which is about to be another file.
@@ -108,24 +99,12 @@ impl Overlay {
         nodes.into_iter().try_for_each(|node| self.part_if_nameless(node))
     }
 
-    /// None when it has been given an entry meanwhile.
-    fn copy_up(
-        &self,
-        open: &Arc<OpenFile>,
-        lower: &File,
-        keep: Keep,
-        opened: Option<Stamp>,
-    ) -> Result<Option<Arc<File>>> {
+    /// What is open of lower is a copy from then on, unless something else is open by now. Under `copying`.
+    fn copy_up(&self, open: &Arc<OpenFile>, lower: &Arc<File>, keep: Keep, opened: Option<Stamp>) -> Result<()> {
+        self.find_name_below(open.node, lower);
         let (upper, meta) = self.copy_to_enter(lower, keep)?;
-        let file = Arc::new(upper.file);
         let moved_on = opened.is_some_and(|opened| self.has_moved_on(open.node, &opened, &meta, lower));
-        match self.enter_copied(open, (upper.new.id(), &file), keep, &meta, moved_on)? {
-            Copied::Entered => drop(upper.new.keep()),
-            // Unlinked: only who has it open sees what is written.
-            Copied::Nameless => open.set_backing(Backing::Orphan(file.clone())),
-            Copied::TooLate => return Ok(None),
-        }
-        Ok(Some(file))
+        self.enter_copied(open, upper, (lower, &meta), keep, moved_on)
     }
 
     /// Whether lower has something else by now than its writer has opened. Where only the ctime has moved, and not by a
@@ -194,30 +173,36 @@ impl Overlay {
         Ok(Some(Claim { overlay: self, id, judged: false }))
     }
 
-    /// Puts a copied file into the view, unless its node has lost its name.
+    /// Puts the copy of what was open into the view, unless something else is open by now. Without a name only who has it
+    /// open sees it.
     pub(super) fn enter_copied(
         &self,
         open: &Arc<OpenFile>,
-        (id, file): (UpperId, &Arc<File>),
+        UpperFile { new, file }: UpperFile<'_>,
+        (copied, meta): (&Arc<File>, &Meta),
         keep: Keep,
-        meta: &Meta,
         moved_on: bool,
-    ) -> Result<Copied> {
+    ) -> Result<()> {
         let mut state = self.state.lock();
-        let Ok(path) = state.nodes.path(open.node) else {
+        if !Arc::ptr_eq(&open.file(), copied) {
+            return Ok(());
+        }
+        let path = state.nodes.path(open.node).ok();
+        if path.is_none() {
             // Whatever name lower's file is found by later, that is not what is written here.
             state.nodes.set_lower(open.node, None);
-            return Ok(Copied::Nameless);
+        }
+        // It may be being deleted at this moment.
+        let Some(path) = path.filter(|path| state.uppers.at(path).is_none()) else {
+            let is_lowers = matches!(*open.backing(), Backing::Lower(_));
+            if is_lowers {
+                open.set_backing(Backing::Orphan(Arc::new(file)));
+            }
+            return Ok(());
         };
-        if open.upper().is_some() {
-            return Ok(Copied::TooLate);
-        }
-        if state.uppers.at(&path).is_some() {
-            // It is being deleted at this moment.
-            return Ok(Copied::Nameless);
-        }
         let below = Below::of(Some(meta));
         let looks = Some(FileLooks::of(meta));
+        let id = new.id();
         let row = UpperRow { id, names: vec![path], what: What::File, base: Base::of(below), held: None, looks };
         match keep {
             Keep::NothingAtOnce => self.store.save_upper(&row)?,
@@ -225,9 +210,9 @@ impl Overlay {
         }
         state.uppers.insert(Upper { moved_on, ..Upper::written(row) });
         state.epoch += 1;
-        open.set_backing(Backing::Upper(id, file.clone()));
+        open.set_backing(Backing::Upper(new.keep(), Arc::new(file)));
         open.dirty.store(true, Ordering::SeqCst);
-        Ok(Copied::Entered)
+        Ok(())
     }
 
     /// New upper content takes a free name of the view, or one whose deletion is held.
@@ -264,13 +249,15 @@ impl Overlay {
         save: impl FnOnce(&UpperRow) -> store::Result<()>,
     ) -> Result<UpperId> {
         let id = new.id();
-        while state.uppers.at(path).and_then(|id| state.uppers.get(id)).is_some_and(|upper| upper.busy) {
-            self.changed.wait(state);
-        }
+        self.wait_while_busy(state, path);
         let (names, base) = (vec![path.clone()], Base::of(Below::Nothing));
         let mut row = UpperRow { id, names, what, base, held: None, looks: None };
         let hidden = state.uppers.at(path).and_then(|id| state.uppers.get(id)).map(|upper| upper.row.clone());
         if let Some(hidden) = hidden {
+            if hidden.what != What::Whiteout {
+                // It has come back there since that was looked at.
+                return Err(Error::Errno(libc::ESTALE));
+            }
             // Deleted and made again is a modification of what was there (SPEC §4.3).
             row.base = hidden.base;
             row.held = hidden.held;
@@ -281,6 +268,13 @@ impl Overlay {
         }
         state.uppers.insert(Upper::written(row));
         Ok(new.keep())
+    }
+
+    /// Until what is at a path is judged, or landed.
+    pub(super) fn wait_while_busy(&self, state: &mut MutexGuard<'_, State>, path: &RelPath) {
+        while state.uppers.at(path).and_then(|id| state.uppers.get(id)).is_some_and(|upper| upper.busy) {
+            self.changed.wait(state);
+        }
     }
 
     /// Notes that an upper entry was written since it was last judged.

@@ -330,7 +330,7 @@ impl Overlay {
         if is_in_the_midst || !is_as_taken(&state) {
             return self.begin_anew(&mut state, row.id, shown.meta);
         }
-        let meta = self.goes_on_below(&state, row, shown, writing);
+        let meta = self.goes_on_below(&state, row, shown);
         let node = state.nodes.at(path);
         if let Some(node) = node {
             let key = meta.filter(Meta::is_file).map(|meta| meta.key());
@@ -341,13 +341,20 @@ impl Overlay {
         if let Some(node) = node.filter(|_| row.what.is_structure()) {
             self.note_removed_dir(&mut state, node, row);
         }
-        for name in &row.names {
+        // The first name last: by that it comes back.
+        for name in row.names.iter().rev() {
             let gone = meta.is_none() || name != path || is_others || row.what.is_structure();
+            if gone && writing == Writing::GoesOn {
+                state.note_taken(name);
+            }
             if gone {
                 state.nodes.unname_path(name);
             }
         }
         state.uppers.remove(row.id);
+        if row.what == What::Whiteout && meta.is_some_and(|meta| meta.is_file()) {
+            self.read_on(&mut state, path);
+        }
         drop(state);
         match row.what {
             What::File | What::Symlink | What::Dir | What::Node => self.store.drop_upper_file(row.id),
@@ -356,18 +363,16 @@ impl Overlay {
     }
 
     /// Who has a change open that goes goes on with what lower has, or with what nobody sees. Gives what its node is then.
-    fn goes_on_below(&self, state: &State, row: &UpperRow, shown: Shown, writing: Writing) -> Option<Meta> {
+    fn goes_on_below(&self, state: &State, row: &UpperRow, shown: Shown) -> Option<Meta> {
         let (path, Shown { meta, file }) = (row.path(), shown);
         let Some(open) = state.open_of(row.id, path) else { return meta };
         // Opened since, to be read: it can be opened now as well.
-        let now = || self.lower.open_to_read(path).ok().map(Arc::new);
-        let lower = meta.filter(Meta::is_file).and_then(|_| file.or_else(now));
+        let now = |path: &RelPath| self.lower.open_to_read(path).ok().map(Arc::new);
+        let lower = meta.filter(Meta::is_file).and_then(|_| file.or_else(|| now(path)));
         // What is there otherwise has a node of its own: by this one nothing is written that would be nobody's.
         let meta = meta.filter(|_| lower.is_some());
-        if lower.is_none() && writing == Writing::GoesOn {
-            state.note_taken(path);
-        }
-        open.set_backing(match lower {
+        let others = || state.nodes.other_paths(path).into_iter().filter(|other| state.is_taken_from_lower(other));
+        open.set_backing(match lower.or_else(|| others().find_map(|other| now(&other))) {
             Some(file) => Backing::Lower(file),
             None => Backing::Orphan(open.file()),
         });

@@ -156,7 +156,7 @@ pub(super) struct OpenFile {
     pub changed_quietly: AtomicBool,
     /// The same once it has no name. A leaf.
     pub nameless: Mutex<Option<Nameless>>,
-    /// Where it was until a person took it from the view. A leaf.
+    /// Where its last name was until a person took that from the view. A leaf.
     pub taken_from: Mutex<Option<(NodeId, OsString)>>,
 }
 

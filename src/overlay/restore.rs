@@ -448,11 +448,11 @@ impl Overlay {
         state.restored(file.path, (file.present.meta.as_ref(), meta.as_ref()), file.new.digest);
         state.saw(file.path, meta.map(|meta| meta.stamp()), tree);
         match (meta, file.present.meta) {
-            (None, Some(was)) => {
+            (None, Some(was)) if state.is_taken_from_lower(file.path) => {
                 state.note_taken(file.path);
                 state.unnamed_at(file.path, &was);
             }
-            (Some(_), _) | (None, None) => self.read_on(state, file.path),
+            (Some(_) | None, _) => self.read_on(state, file.path),
         }
     }
 

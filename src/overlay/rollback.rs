@@ -210,8 +210,12 @@ impl Overlay {
         }
     }
 
-    /// Who has the file open goes on with what lower has now. A symlink is nothing that could be read on.
+    /// Who has the file open goes on with what lower has now, where the view shows that. A symlink is nothing that could be
+    /// read on.
     pub(super) fn read_on(&self, state: &mut State, path: &RelPath) {
+        if !state.is_taken_from_lower(path) {
+            return;
+        }
         let below = |open: &&Arc<OpenFile>| matches!(*open.backing(), Backing::Lower(_));
         let open = state.returned_to(path).or_else(|| state.nodes.open_at(path).filter(below).cloned());
         let Some(open) = open else { return };

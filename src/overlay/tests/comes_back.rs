@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::overlay::rollback::RollbackHow;
+use crate::protocol::{ErrorBody, Outcome};
 use crate::sys::file;
 
 const HELD: &str = "AGENTS.md";
@@ -205,4 +206,269 @@ fn what_is_discarded_in_a_directory_that_somebody_removed_below_comes_back_into_
     bench.write_and_close(handle, 5, "more\n");
     assert_eq!(bench.read("s/AGENTS.md").as_deref(), Some("made\nmore\n"));
     bench.check();
+}
+
+/// A held deletion that came by an undo, while `path` was open to write.
+fn deleted_again(bench: &Bench, path: &str) -> HandleId {
+    bench.unlink(path);
+    bench.discard_all().unwrap();
+    let operation = bench.latest();
+    let handle = bench.open_to_write(path);
+    bench.undo(&operation).unwrap();
+    assert_eq!((bench.read(path), bench.held_paths()), (None, vec![path.to_owned()]));
+    handle
+}
+
+#[test]
+fn what_is_written_by_one_name_is_there_whatever_a_person_does_to_another() {
+    let bench = Bench::new();
+    bench.put("f", "one\n");
+    let handle = bench.open_to_write("f");
+    let ((dir, name), node) = (bench.parent("g"), bench.node("f").unwrap());
+    bench.view().link(node, dir, name, &ME).unwrap();
+    bench.undo(&bench.latest()).unwrap();
+    bench.write_and_close(handle, 0, "ONE\n");
+    assert_eq!((bench.names(""), bench.read("f").as_deref()), (vec!["f".to_owned()], Some("ONE\n")));
+    bench.check();
+
+    let bench = Bench::new();
+    bench.put("f", &lines(100));
+    std::fs::hard_link(bench.lower_path("f"), bench.lower_path("g")).unwrap();
+    assert_eq!(bench.node("f").unwrap(), bench.node("g").unwrap());
+    let handle = deleted_again(&bench, "f");
+    bench.write_and_close(handle, 0, "LINE");
+    let whole = lines(100).replacen("line", "LINE", 1);
+    assert_eq!((bench.read("f"), bench.read("g")), (None, Some(whole)));
+    bench.check();
+
+    let bench = Bench::new();
+    bench.put("f", &lines(100));
+    std::fs::hard_link(bench.lower_path("f"), bench.lower_path("g")).unwrap();
+    assert_eq!(bench.node("f").unwrap(), bench.node("g").unwrap());
+    bench.save("f", &changed(100, 60));
+    let handle = bench.open_to_write("g");
+    std::fs::remove_file(bench.lower_path("f")).unwrap();
+    bench.discard_all().unwrap();
+    bench.write_and_close(handle, 0, "LINE");
+    let whole = lines(100).replacen("line", "LINE", 1);
+    assert_eq!((bench.read("f"), bench.read("g")), (None, Some(whole)));
+    bench.check();
+}
+
+#[test]
+fn what_is_undone_below_what_is_held_leaves_who_has_that_open_alone() {
+    let landed_and_held = || {
+        let bench = Bench::with(&[(Key::Window, "0")]);
+        bench.save("new", "made\n");
+        let operation = bench.latest();
+        bench.save("new", &lines(100));
+        let handle = bench.open_to_write("new");
+        bench.undo(&operation).unwrap();
+        (bench, handle)
+    };
+    let whole = lines(100).replacen("line", "LINE", 1);
+
+    let (bench, handle) = landed_and_held();
+    bench.undo(&bench.latest()).unwrap();
+    bench.write_and_close(handle, 0, "LINE");
+    assert_eq!((bench.read("new"), bench.lower("new").as_deref()), (Some(whole.clone()), Some("made\n")));
+    assert_eq!(bench.held_paths(), ["new"]);
+    bench.check();
+
+    let (bench, handle) = landed_and_held();
+    bench.discard_all().unwrap();
+    bench.write_and_close(handle, 0, "LINE");
+    assert_eq!(bench.read("new"), Some(whole));
+    bench.check();
+}
+
+#[test]
+fn what_is_restored_below_a_deletion_is_not_what_its_writer_goes_on_with() {
+    let bench = Bench::with(&[(Key::Window, "0")]);
+    bench.put("f", &lines(100));
+    bench.save("f", &changed(100, 1));
+    let handle = deleted_again(&bench, "f");
+    let backups = bench.view().store().backups().unwrap();
+    bench.view().rollback(&backups[..1], &RollbackHow::default()).unwrap();
+    assert_eq!((bench.read("f"), bench.lower("f")), (None, Some(lines(100))));
+    bench.write_and_close(handle, 0, "NEW");
+    assert_eq!(bench.read("f"), Some(changed(100, 1).replacen("new", "NEW", 1)));
+    bench.check();
+}
+
+#[test]
+fn what_is_not_to_be_deleted_any_more_is_what_its_writer_goes_on_with() {
+    let bench = Bench::new();
+    bench.put("f", &lines(100));
+    let handle = deleted_again(&bench, "f");
+    bench.discard_all().unwrap();
+    bench.write_and_close(handle, 0, "LINE");
+    assert_eq!(bench.read("f"), Some(lines(100).replacen("line", "LINE", 1)));
+    assert_eq!(bench.lower("f"), bench.read("f"));
+    bench.check();
+}
+
+/// Nothing was written: the deletion goes on waiting.
+#[test]
+fn what_is_made_to_look_otherwise_does_not_come_back_by_that() {
+    let bench = Bench::new();
+    bench.put("f", &lines(100));
+    let handle = deleted_again(&bench, "f");
+    let node = bench.view().handle(handle).unwrap().node;
+    let (atime, mtime) = (SetTime::Keep, SetTime::Keep);
+    let private = SetAttributes { mode: Some(0o600), uid: None, gid: None, size: None, atime, mtime };
+    bench.view().set_attributes(node, Some(handle), &private, &ME).unwrap();
+    assert_eq!((bench.read("f"), bench.held_paths()), (None, vec!["f".to_owned()]));
+    bench.confirm(&[bench.only_id()]).unwrap();
+    bench.write_and_close(handle, 0, "LINE");
+    assert_eq!(bench.read("f"), Some(lines(100).replacen("line", "LINE", 1)));
+    bench.check();
+}
+
+#[test]
+fn nothing_comes_back_to_where_a_rule_lets_nobody_make_it() {
+    for action in ["freeze", "deny", "hold"] {
+        let mut bench = Bench::new();
+        let rule = |path, action| format!("[[rule]]\nmatch = \"{path}\"\naction = \"{action}\"\n");
+        bench.put(".fettle.toml", &(rule("d/log", "hold") + &rule("e/log", action)));
+        bench.put("d/other", "o\n");
+        bench.remount();
+        bench.save("d/log", "made\n");
+        let handle = bench.open_to_write("d/log");
+        bench.discard_all().unwrap();
+        bench.rename("d", "e");
+        bench.write_and_close(handle, 5, "more\n");
+        assert_eq!(bench.read("e/log").is_some(), action == "hold", "{action}");
+        bench.check();
+    }
+}
+
+/// Both wait until the deletion is judged, and either may be the first.
+#[test]
+fn what_comes_back_and_what_is_made_at_its_name_do_not_replace_each_other() {
+    for _ in 0..10 {
+        let bench = Bench::new();
+        bench.put("f", &lines(100));
+        let handle = deleted_again(&bench, "f");
+        let hidden = bench.held()[0].id;
+        let (_, claimed) = bench.view().claim(hidden).unwrap();
+        let made = std::thread::scope(|scope| {
+            let writing = scope.spawn(|| bench.view().write(handle, 0, b"LINE").unwrap());
+            let making = scope.spawn(|| {
+                let flags = OpenFlags::from_raw(libc::O_WRONLY | libc::O_TRUNC);
+                bench.view().create(ROOT, OsStr::new("f"), 0o644, flags, &ME)
+            });
+            outlast(Duration::from_millis(20));
+            drop(claimed);
+            writing.join().unwrap();
+            making.join().unwrap()
+        });
+        let there = match made {
+            Ok((_, made)) => {
+                bench.view().write(made.handle, 0, b"another\n").unwrap();
+                bench.close(made.handle);
+                "another\n".to_owned()
+            }
+            Err(err) => {
+                assert_eq!(err.code(), libc::ESTALE);
+                lines(100).replacen("line", "LINE", 1)
+            }
+        };
+        bench.close(handle);
+        assert_eq!(bench.read("f"), Some(there));
+        bench.check();
+    }
+}
+
+/// What takes a while to be copied.
+fn large() -> String {
+    "y".repeat(8 << 20)
+}
+
+/// At so many moments of what a person or another program does.
+const MOMENTS: u32 = 30;
+
+impl Bench {
+    /// Somebody writes to what he has open and closes it, while something is done that takes as long. Gives how long it has
+    /// taken.
+    fn write_during(&self, handle: HandleId, (number, takes): (u32, Duration), act: impl FnOnce()) -> Duration {
+        let begun = std::sync::Barrier::new(2);
+        let took = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                begun.wait();
+                outlast(takes * number / MOMENTS);
+                self.view().write(handle, 0, b"MORE").unwrap();
+            });
+            begun.wait();
+            let since = std::time::Instant::now();
+            act();
+            since.elapsed()
+        });
+        self.close(handle);
+        took
+    }
+
+    fn begins_with(&self, path: &str, text: &str) -> bool {
+        let Ok(node) = self.node(path) else { return false };
+        let handle = self.open_to_read(node);
+        let begin = self.view().read(handle, 0, text.len()).unwrap();
+        self.view().release(handle).unwrap();
+        begin == text.as_bytes()
+    }
+}
+
+/// It may have come back before.
+fn undone_if_free(undone: std::result::Result<Vec<Outcome>, ErrorBody>) {
+    if let Err(refusal) = undone {
+        assert!(matches!(refusal.code, ErrorCode::Busy | ErrorCode::Conflict), "{refusal:?}");
+    }
+}
+
+#[test]
+fn what_is_written_at_the_moment_of_an_undo_is_in_what_that_holds_again() {
+    let mut takes = Duration::ZERO;
+    for number in 0..MOMENTS {
+        let bench = Bench::new();
+        bench.save(HELD, "made\n");
+        let handle = bench.open_to_write(HELD);
+        bench.discard_all().unwrap();
+        let discarded = bench.latest();
+        // Nobody's as long as something else is there.
+        bench.save(HELD, "another\n");
+        bench.view().write(handle, 5, large().as_bytes()).unwrap();
+        bench.unlink(HELD);
+        takes = bench.write_during(handle, (number, takes), || undone_if_free(bench.undo(&discarded)));
+        assert!(bench.begins_with(HELD, "MORE"), "{number}");
+    }
+}
+
+#[test]
+fn what_is_written_at_the_moment_at_which_an_undo_takes_it_away_is_there_again() {
+    let mut takes = Duration::ZERO;
+    for number in 0..MOMENTS {
+        let bench = Bench::new();
+        bench.save("new", &large());
+        let handle = bench.open_to_write("new");
+        let made = bench.latest();
+        takes = bench.write_during(handle, (number, takes), || undone_if_free(bench.undo(&made)));
+        assert!(bench.begins_with("new", "MORE"), "{number}");
+    }
+}
+
+/// By the name that its directory has then.
+#[test]
+fn what_comes_back_while_its_directory_is_renamed_is_in_that() {
+    for number in 0..10 {
+        let bench = Bench::new();
+        bench.put("d/other", "o\n");
+        bench.save("d/AGENTS.md", &large());
+        let handle = bench.open_to_write("d/AGENTS.md");
+        bench.discard_all().unwrap();
+        bench.write_during(handle, (0, Duration::ZERO), || {
+            outlast(Duration::from_micros(500));
+            bench.rename("d", "e");
+        });
+        assert!(bench.begins_with("e/AGENTS.md", "MORE"), "{number}");
+        assert_eq!((bench.names(""), bench.held().len()), (vec!["e".to_owned()], 1), "{number}");
+    }
 }
