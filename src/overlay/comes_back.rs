@@ -139,13 +139,14 @@ impl State {
         there.is_none_or(|upper| upper.row.what == What::Whiteout).then_some(Place { dir, name, path, hidden_by })
     }
 
-    /// Something is at a path again by another act of a person: gives what was taken from there, for who has that open goes
-    /// on with it.
+    /// Something is at a path again by another act of a person: gives what was last taken from there, for who has that open
+    /// goes on with it.
     pub(super) fn returned_to(&mut self, path: &RelPath) -> Option<Arc<OpenFile>> {
         let (dir, name) = self.nodes.entry_at(path)?;
-        let mut opened = self.handles.values().filter_map(|handle| handle.judged());
-        let was_there = |open: &&Arc<OpenFile>| self.taken_from(open).is_some_and(|at| at.0 == dir && at.1 == name);
-        let open = opened.find(was_there)?.clone();
+        let opened = self.handles.iter().filter_map(|(id, handle)| Some((id, handle.judged()?)));
+        let was_there = |open: &OpenFile| self.taken_from(open).is_some_and(|at| at.0 == dir && at.1 == name);
+        let (_, open) = opened.filter(|(_, open)| was_there(open)).max_by_key(|(id, _)| **id)?;
+        let open = open.clone();
         self.named_again(&open, dir, name);
         Some(open)
     }

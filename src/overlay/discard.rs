@@ -341,15 +341,13 @@ impl Overlay {
         if let Some(node) = node.filter(|_| row.what.is_structure()) {
             self.note_removed_dir(&mut state, node, row);
         }
-        // The first name last: by that it comes back.
-        for name in row.names.iter().rev() {
-            let gone = meta.is_none() || name != path || is_others || row.what.is_structure();
-            if gone && writing == Writing::GoesOn {
+        let is_gone = |name: &RelPath| meta.is_none() || name != path || is_others || row.what.is_structure();
+        // The first name last: to that it comes back.
+        for name in row.names.iter().rev().filter(|name| is_gone(name)) {
+            if writing == Writing::GoesOn {
                 state.note_taken(name);
             }
-            if gone {
-                state.nodes.unname_path(name);
-            }
+            state.nodes.unname_path(name);
         }
         state.uppers.remove(row.id);
         if row.what == What::Whiteout && meta.is_some_and(|meta| meta.is_file()) {

@@ -23,6 +23,11 @@ impl Bench {
         self.close(handle);
     }
 
+    fn link(&self, from: &str, to: &str) {
+        let ((dir, name), node) = (self.parent(to), self.node(from).unwrap());
+        self.view().link(node, dir, name, &ME).unwrap();
+    }
+
     fn held_paths(&self) -> Vec<String> {
         self.held().iter().map(|row| row.path().to_string()).collect()
     }
@@ -167,6 +172,25 @@ fn what_is_held_or_restored_again_is_what_its_writer_goes_on_with() {
     }
 }
 
+/// Of several that had that name the last one.
+#[test]
+fn what_is_held_again_is_what_its_own_writer_goes_on_with() {
+    for _ in 0..8 {
+        let bench = Bench::new();
+        let [earlier, handle] = ["earlier\n", "made\n"].map(|text| {
+            bench.save(HELD, text);
+            let handle = bench.open_to_write(HELD);
+            bench.discard_all().unwrap();
+            handle
+        });
+        bench.undo(&bench.latest()).unwrap();
+        bench.write_and_close(earlier, 0, "nobody's\n");
+        bench.write_and_close(handle, 5, "more\n");
+        assert_eq!((bench.read(HELD).as_deref(), bench.held().len()), (Some("made\nmore\n"), 1));
+        bench.check();
+    }
+}
+
 #[test]
 fn what_an_undo_takes_away_is_there_again_once_its_writer_goes_on() {
     let bench = Bench::new();
@@ -224,8 +248,7 @@ fn what_is_written_by_one_name_is_there_whatever_a_person_does_to_another() {
     let bench = Bench::new();
     bench.put("f", "one\n");
     let handle = bench.open_to_write("f");
-    let ((dir, name), node) = (bench.parent("g"), bench.node("f").unwrap());
-    bench.view().link(node, dir, name, &ME).unwrap();
+    bench.link("f", "g");
     bench.undo(&bench.latest()).unwrap();
     bench.write_and_close(handle, 0, "ONE\n");
     assert_eq!((bench.names(""), bench.read("f").as_deref()), (vec!["f".to_owned()], Some("ONE\n")));
@@ -305,6 +328,19 @@ fn what_is_not_to_be_deleted_any_more_is_what_its_writer_goes_on_with() {
     bench.write_and_close(handle, 0, "LINE");
     assert_eq!(bench.read("f"), Some(lines(100).replacen("line", "LINE", 1)));
     assert_eq!(bench.lower("f"), bench.read("f"));
+    bench.check();
+}
+
+#[test]
+fn what_had_several_names_comes_back_by_the_first() {
+    let bench = Bench::new();
+    bench.save(HELD, "made\n");
+    bench.link(HELD, "other");
+    assert_eq!(bench.held().len(), 1);
+    let handle = bench.open_to_write("other");
+    bench.discard_all().unwrap();
+    bench.write_and_close(handle, 5, "more\n");
+    assert_eq!((bench.read(HELD).as_deref(), bench.read("other")), (Some("made\nmore\n"), None));
     bench.check();
 }
 
