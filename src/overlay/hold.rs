@@ -12,7 +12,7 @@ use super::settle::Settled;
 use super::side::Side;
 use super::uppers::{Recorded, Upper};
 use super::{Error, Overlay, Result, State};
-use crate::diff::Measure;
+use crate::diff::{self, Measure};
 use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, ID_DIGITS, Reason, RelPath};
 use crate::protocol::EventName;
 use crate::store::{
@@ -224,6 +224,28 @@ impl Overlay {
         let digest = comparison.present.digest().doing(|| format!("hash {path} below"))?;
         let found = (&comparison.present, digest);
         Ok(self.unheralded(&self.state.lock(), path, &job.row.base, found))
+    }
+
+    /// A change that was `held` and has other content than it was judged with: its hash, and where it has lines those that
+    /// it is compared with, and its own. Who wrote it, why it waits and since when somebody has looked at it is as before.
+    pub(super) fn held_with(
+        &self,
+        row: UpperRow,
+        held: Held,
+        (new, texts): (Digest, Option<(&[u8], &[u8])>),
+    ) -> Result<UpperRow> {
+        let measure = texts.map(|(old, new)| diff::measure(old, new));
+        let full = ChangeId::full(row.path(), held.kind, row.base.digest(), Some(new), held.looks);
+        let held = Held {
+            id: self.state.lock().unused_id(full, row.id)?,
+            insertions: measure.map_or(0, |measure| measure.insertions),
+            deletions: measure.map_or(0, |measure| measure.deletions),
+            old_lines: measure.map_or(0, |measure| measure.old_lines),
+            hunks: texts.map_or(0, |(old, new)| diff::hunks(old, new).len() as u64),
+            new: Some(new),
+            ..held
+        };
+        Ok(UpperRow { held: Some(held), ..row })
     }
 
     fn held_event(&self, row: &UpperRow, comparison: &Comparison, actor: &Writer) -> Result<store::EventDraft> {

@@ -1,4 +1,5 @@
-//! Held again: changes that were discarded come back to the view as they were, under their ids.
+//! Held again: changes that were discarded come back to the view as they were, under their ids. What was added to one and
+//! not closed came along: that is another change, with an id of its own.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -6,6 +7,7 @@ use std::sync::Arc;
 
 use rustix::fs::XattrFlags;
 
+use super::compare;
 use super::copy_up::same_content_stamp;
 use super::discard::discarded_for;
 use super::error::Context;
@@ -13,6 +15,7 @@ use super::handles::Backing;
 use super::hold::held_id;
 use super::restore::{Coming, Plan};
 use super::review::{Reviewed, failed, refused_at};
+use super::side::Side;
 use super::undo::{UndoHow, undone_event};
 use super::uppers::Upper;
 use super::{Error, Overlay, Result, State};
@@ -26,7 +29,7 @@ use crate::sys::xattr;
 
 /// One change on its way back into the view.
 pub(super) struct Returning<'a> {
-    row: &'a UpperRow,
+    pub row: &'a UpperRow,
     content: Option<&'a Version>,
     /// Those of its own.
     xattrs: &'a [Xattr],
@@ -49,6 +52,8 @@ pub(super) struct Returned<'a> {
     below: Option<Meta>,
     content: Option<Content<'a>>,
     instead: Option<Instead>,
+    /// The id that it went under: it may come back under another.
+    went_as: Option<&'a ChangeId>,
 }
 
 /// What stands in upper for it.
@@ -62,19 +67,6 @@ struct Content<'a> {
 pub(super) struct HeldAgain {
     pub rows: Vec<UpperRow>,
     pub gone: Vec<UpperId>,
-}
-
-impl Returning<'_> {
-    pub fn outcome(&self) -> Outcome {
-        let mut outcome = Outcome::new(Done::Held, self.row.path().clone());
-        outcome.also = Also(self.row.further_names().to_vec());
-        if let Some(held) = &self.row.held {
-            outcome.id = Some(held.id.clone());
-            outcome.kind = Some(held.kind);
-            outcome.counts = Some(Counts::of(held.insertions, held.deletions, held.old_lines));
-        }
-        outcome
-    }
 }
 
 impl Returned<'_> {
@@ -193,9 +185,10 @@ impl Overlay {
     }
 
     /// Its content as an upper entry, on disk.
-    pub(super) fn bring_back(&self, returning: &Returning<'_>) -> Result<Returned<'_>> {
+    pub(super) fn bring_back<'a>(&'a self, returning: &Returning<'a>) -> Result<Returned<'a>> {
         let Returning { row, content, xattrs, below, instead } = returning;
         let path = row.path();
+        let went_as = row.held.as_ref().map(|held| &held.id);
         let doing = || format!("bring back {path}");
         let now = store::now_millis();
         let held = row.held.clone().map(|held| store::Held { renewed: now, ..held });
@@ -218,9 +211,24 @@ impl Overlay {
             (What::Dir | What::Node | What::File | What::Symlink, _) => return Err(Error::Errno(libc::ENOENT)),
         };
         row.id = new.as_ref().map_or_else(|| self.store.reserve_upper(), |content| content.new.id());
+        if let (Some(version), Some(file)) = (content, new.as_ref().and_then(|content| content.file.as_ref())) {
+            row = self.held_as_kept(row, version, file)?;
+        }
         // The base may have been let go of with the change.
         self.keep_to_compare(&self.present_side(path)?)?;
-        Ok(Returned { row, below: *below, content: new, instead: instead.clone() })
+        Ok(Returned { row, below: *below, content: new, instead: instead.clone(), went_as })
+    }
+
+    /// What was written to it and not judged when it went has come along: it waits under the id of what it is.
+    fn held_as_kept(&self, row: UpperRow, version: &Version, file: &File) -> Result<UpperRow> {
+        let (Some(held), Some(kept)) = (&row.held, version.content) else { return Ok(row) };
+        if held.new == Some(kept.digest) {
+            return Ok(row);
+        }
+        let held = held.clone();
+        let (old, new) = (self.shown_old(&row)?, Side::of_file(file.try_clone()?)?);
+        let has_lines = compare::facts(&old, &new).measure.is_some();
+        self.held_with(row, held, (kept.digest, has_lines.then(|| (old.text(), new.text()))))
     }
 
     fn make_upper_dir(&self, version: &Version) -> Result<NewUpper<'_>> {
@@ -268,15 +276,17 @@ impl Overlay {
         landing: &mut Landing<'_>,
         epilogue: &mut Epilogue,
     ) -> Result<()> {
-        for Returned { row, instead, .. } in returned {
+        for Returned { row, instead, went_as, .. } in returned {
             let path = row.path();
             let id = held_id(row)?;
+            let superseded = |went: &ChangeId| (went.clone(), path.clone(), Fate::Superseded { by: id.clone() });
+            epilogue.verdicts.extend(went_as.filter(|went| **went != id).map(superseded));
             let event = undone_event(self, path, operation, how).with(|event| event.id = Some(id.to_string()));
             let effect = match instead {
                 None => Effect::HeldAgain { id },
                 Some(instead) => {
                     epilogue.drop.push(instead.upper);
-                    epilogue.verdicts.push((instead.id.clone(), path.clone(), Fate::Superseded { by: id.clone() }));
+                    epilogue.verdicts.push(superseded(&instead.id));
                     self.stage_replaced(instead.upper, id, how, landing)?
                 }
             };
@@ -339,7 +349,7 @@ impl State {
     /// It is held again, over what the same landing has `put` there, if anything. It is claimed: until that is recorded
     /// nobody else may end it.
     pub(super) fn returned(&mut self, one: Returned<'_>, put: Option<Meta>) -> UpperRow {
-        let Returned { mut row, below, content, instead } = one;
+        let Returned { mut row, below, content, instead, .. } = one;
         self.epoch += 1;
         if let Some(instead) = instead {
             self.uppers.remove(instead.upper);
@@ -373,6 +383,18 @@ impl State {
             open.set_backing(Backing::Upper(id, Arc::new(file)));
         }
     }
+}
+
+/// What is told of one that is held again.
+pub(super) fn outcome(row: &UpperRow) -> Outcome {
+    let mut outcome = Outcome::new(Done::Held, row.path().clone());
+    outcome.also = Also(row.further_names().to_vec());
+    if let Some(held) = &row.held {
+        outcome.id = Some(held.id.clone());
+        outcome.kind = Some(held.kind);
+        outcome.counts = Some(Counts::of(held.insertions, held.deletions, held.old_lines));
+    }
+    outcome
 }
 
 /// What is told once they are held again: with what was kept of what they took the place of.

@@ -62,16 +62,9 @@ impl Split<'_> {
         format!("hunk{plural} {} of {}", numbers.join(","), self.count)
     }
 
-    /// The change that stays: `row` with `new`, which is `text`, instead of `old`. Who wrote it, why it waits and since when
-    /// somebody has looked at it is as before.
+    /// The change that stays: `row` with `new`, which is `text`, instead of `old`.
     fn rest(&self, overlay: &Overlay, row: UpperRow, old: &[u8], (new, text): (Digest, &[u8])) -> Result<UpperRow> {
-        let Measure { insertions, deletions, old_lines, .. } = diff::measure(old, text);
-        let hunks = diff::hunks(old, text).len() as u64;
-        let held = self.change.held.clone();
-        let full = ChangeId::full(row.path(), ChangeKind::Modify, row.base.digest(), Some(new), held.looks);
-        let id = overlay.state.lock().unused_id(full, self.change.row.id)?;
-        let held = Held { id, insertions, deletions, old_lines, hunks, new: Some(new), ..held };
-        Ok(UpperRow { held: Some(held), ..row })
+        overlay.held_with(row, self.change.held.clone(), (new, Some((old, text))))
     }
 
     /// What is recorded with either: the id is the rest's from now on.

@@ -65,11 +65,12 @@ impl Overlay {
 
     fn carry_out(&self, mut undoing: Undoing<'_>) -> Reviewed<Vec<Outcome>> {
         let mut restored = undoing.plan.outcomes();
-        let mut returned: Vec<Outcome> = undoing.returning.iter().map(Returning::outcome).collect();
         if undoing.how.review.dry_run {
+            let returned: Vec<Outcome> = undoing.returning.iter().map(|one| hold_again::outcome(one.row)).collect();
             return Ok([undoing.dropping.outcomes(), &restored, &returned].concat());
         }
         let (landed, again) = self.land_undone(&mut undoing)?;
+        let mut returned: Vec<Outcome> = again.rows.iter().map(hold_again::outcome).collect();
         let (dropped, kept) = landed.backups.split_at(undoing.dropping.backups());
         let (replaced, superseded) = kept.split_at(undoing.plan.backups());
         undoing.plan.note_backups(&mut restored, replaced);

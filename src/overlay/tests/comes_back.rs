@@ -2,8 +2,10 @@
 //! judged.
 
 use super::*;
+use crate::overlay::Position;
 use crate::overlay::rollback::RollbackHow;
 use crate::protocol::{ErrorBody, Outcome};
+use crate::store::Fate;
 use crate::sys::file;
 
 const HELD: &str = "AGENTS.md";
@@ -187,6 +189,34 @@ fn what_is_held_again_is_what_its_own_writer_goes_on_with() {
         bench.write_and_close(earlier, 0, "nobody's\n");
         bench.write_and_close(handle, 5, "more\n");
         assert_eq!((bench.read(HELD).as_deref(), bench.held().len()), (Some("made\nmore\n"), 1));
+/// Nobody has judged that, and an id names exact content.
+#[test]
+fn what_was_added_to_a_change_before_it_went_is_another_change_when_that_is_undone() {
+    let (discard, unlink): (fn(&Bench), fn(&Bench)) =
+        (|bench| bench.discard_all().unwrap(), |bench| bench.unlink(HELD));
+    let cases = [(Position::End, discard), (Position::End, unlink), (Position::At(5), unlink)];
+    for (number, (to, go)) in cases.into_iter().enumerate() {
+        let bench = Bench::new();
+        bench.save(HELD, "made\n");
+        let id = bench.only_id();
+        let handle = bench.open(HELD, libc::O_WRONLY | libc::O_APPEND).unwrap();
+        bench.view().write_by(handle, to, b"unclosed\n", &ME).unwrap();
+        go(&bench);
+        bench.close(handle);
+        let outcomes = bench.undo(&bench.latest()).unwrap();
+        let again = bench.only_id();
+        assert_ne!(again, id, "{number}");
+        assert_eq!((outcomes[0].id.as_ref(), bench.read(HELD).as_deref()), (Some(&again), Some("made\nunclosed\n")));
+        let held = bench.held()[0].held.clone().unwrap();
+        assert_eq!((held.insertions, held.deletions, held.hunks), (2, 0, 1), "{number}");
+        assert_eq!(bench.fate(&id), Fate::Superseded { by: again.clone() }, "{number}");
+        bench.check();
+        bench.undo(&bench.latest()).unwrap();
+        assert_eq!((bench.read(HELD), bench.held().len()), (None, 0), "{number}");
+        bench.undo(&bench.latest()).unwrap();
+        assert_eq!(bench.only_id(), again, "{number}");
+        bench.confirm(&[again]).unwrap();
+        assert_eq!(bench.lower(HELD).as_deref(), Some("made\nunclosed\n"), "{number}");
         bench.check();
     }
 }

@@ -26,7 +26,7 @@ impl Bench {
         events.filter(|event| event.event == EventName::HoldEnded).collect()
     }
 
-    fn fate(&self, id: &ChangeId) -> Fate {
+    pub(super) fn fate(&self, id: &ChangeId) -> Fate {
         self.view().store().verdict(id).unwrap().unwrap().fate
     }
 }
