@@ -151,11 +151,16 @@ impl State {
         Some(open)
     }
 
-    /// Whether somebody has open to write what was taken from a directory, or from one in it.
-    pub(super) fn may_come_back_within(&self, dir: &RelPath) -> bool {
-        let is_within = |at: NodeId| self.nodes.path(at).is_ok_and(|path| path == *dir || path.is_within(dir));
-        let mut opened = self.handles.values().filter_map(|handle| handle.judged());
-        opened.any(|open| open.taken_from.lock().as_ref().is_some_and(|(at, _)| is_within(*at)))
+    /// What somebody has open to write in a directory, or what was taken from there and may come back: without the directory
+    /// it would be nobody's.
+    pub(super) fn written_within(&self, dir: &RelPath) -> Option<RelPath> {
+        let place = |open: &Arc<OpenFile>| match &*open.taken_from.lock() {
+            Some((dir, name)) => self.nodes.child_path(*dir, name),
+            None => self.nodes.path(open.node),
+        };
+        let opened = self.handles.values().filter_map(|handle| handle.judged());
+        let mut written = opened.filter(|open| open.writers() > 0).filter_map(|open| place(open).ok());
+        written.find(|path| path.is_within(dir))
     }
 
     fn named_again(&mut self, open: &OpenFile, dir: NodeId, name: &OsStr) {

@@ -193,8 +193,8 @@ impl Overlay {
         let stand_ins = dirs.iter().filter_map(|dir| Some((dir, state.uppers.stand_in_at(dir)?)));
         let goes = |upper: &Upper| going.contains(&upper.row.id);
         // What is being written comes back into it.
-        let ends = |upper: &Upper| goes(upper) && !state.is_open_to_write(&upper.row);
-        let emptied = stand_ins.filter(|(dir, upper)| !goes(upper) && state.uppers.shown_within(dir).all(ends));
+        let ends = |dir: &RelPath| state.uppers.shown_within(dir).all(goes) && state.written_within(dir).is_none();
+        let emptied = stand_ins.filter(|(dir, upper)| !goes(upper) && ends(dir));
         ids.extend(emptied.filter_map(|(_, upper)| Some(upper.row.held.as_ref()?.id.clone())));
         ids
     }
@@ -294,23 +294,15 @@ impl Overlay {
     /// What is being written in a directory that goes would have nowhere to be, and nowhere to come back to.
     fn check_nothing_left_inside(&self, taken: &[Taken]) -> Reviewed<()> {
         let state = self.state.lock();
-        let dirs = taken.iter().filter(|change| change.row.what == What::Dir);
-        let mut inside = dirs.flat_map(|dir| state.uppers.within(dir.row.path()));
+        let mut dirs = taken.iter().filter(|change| change.row.what == What::Dir).map(|dir| dir.row.path());
+        let inside = dirs.clone().flat_map(|dir| state.uppers.within(dir)).filter_map(|id| state.uppers.get(id));
         // A deletion in a directory that somebody removed needs no place. Nor does a directory that a look has made a moment
         // ago for the sake of what is in it: it goes with the last of that.
         let needs_place = |upper: &Upper| upper.row.what != What::Whiteout && !upper.is_stand_in();
         let stays = |upper: &Upper| !taken.iter().any(|change| change.row.id == upper.row.id);
-        let is_left = |id: &UpperId| {
-            let upper = state.uppers.get(*id).filter(|upper| needs_place(upper));
-            upper.is_some_and(|upper| stays(upper) || state.is_open_to_write(&upper.row))
-        };
-        let left = inside.find(is_left);
-        match left.and_then(|id| state.uppers.get(id)) {
-            Some(left) => {
-                let path = left.row.path();
-                let body = ErrorBody::new(ErrorCode::Busy, format!("{path} is being written"));
-                Err(ErrorBody { path: Some(path.clone()), ..body })
-            }
+        let mut left = inside.filter(|upper| needs_place(upper) && stays(upper)).map(|upper| upper.row.path().clone());
+        match left.next().or_else(|| dirs.find_map(|dir| state.written_within(dir))) {
+            Some(left) => Err(is_written(&left)),
             None => Ok(()),
         }
     }
@@ -402,15 +394,17 @@ impl Overlay {
 }
 
 impl State {
-    fn is_open_to_write(&self, row: &UpperRow) -> bool {
-        self.open_of(row.id, row.path()).is_some_and(|open| open.writers() > 0)
-    }
-
     /// Whether somebody has begun to write a change anew, and not closed it. Who only adds to it may add to lower.
     fn is_in_the_midst(&self, row: &UpperRow) -> bool {
         let open = self.open_of(row.id, row.path());
         open.is_some_and(|open| self.handles_on(open.node).any(|handle| handle.is_in_the_midst()))
     }
+}
+
+/// A directory stays for what is in it.
+pub(super) fn is_written(path: &RelPath) -> ErrorBody {
+    let body = ErrorBody::new(ErrorCode::Busy, format!("{path} is being written"));
+    ErrorBody { path: Some(path.clone()), ..body }
 }
 
 fn outcome(change: &Taken) -> Outcome {

@@ -232,7 +232,8 @@ impl Overlay {
         &self,
         row: UpperRow,
         held: Held,
-        (new, texts): (Digest, Option<(&[u8], &[u8])>),
+        new: Digest,
+        texts: Option<(&[u8], &[u8])>,
     ) -> Result<UpperRow> {
         let measure = texts.map(|(old, new)| diff::measure(old, new));
         let full = ChangeId::full(row.path(), held.kind, row.base.digest(), Some(new), held.looks);

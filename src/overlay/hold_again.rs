@@ -228,7 +228,7 @@ impl Overlay {
         let held = held.clone();
         let (old, new) = (self.shown_old(&row)?, Side::of_file(file.try_clone()?)?);
         let has_lines = compare::facts(&old, &new).measure.is_some();
-        self.held_with(row, held, (kept.digest, has_lines.then(|| (old.text(), new.text()))))
+        self.held_with(row, held, kept.digest, has_lines.then(|| (old.text(), new.text())))
     }
 
     fn make_upper_dir(&self, version: &Version) -> Result<NewUpper<'_>> {

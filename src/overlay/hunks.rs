@@ -64,7 +64,7 @@ impl Split<'_> {
 
     /// The change that stays: `row` with `new`, which is `text`, instead of `old`.
     fn rest(&self, overlay: &Overlay, row: UpperRow, old: &[u8], (new, text): (Digest, &[u8])) -> Result<UpperRow> {
-        overlay.held_with(row, self.change.held.clone(), (new, Some((old, text))))
+        overlay.held_with(row, self.change.held.clone(), new, Some((old, text)))
     }
 
     /// What is recorded with either: the id is the rest's from now on.

@@ -161,7 +161,7 @@ impl Overlay {
         self.check_may_come_or_go(path, Some(&special), how).map(|()| Some(special))
     }
 
-    /// A directory that came with what goes now. One with something else in it stays.
+    /// A directory that came with what goes now. One with something else in it stays, and one in which somebody writes.
     fn is_removable(
         &self,
         path: &RelPath,
@@ -170,7 +170,8 @@ impl Overlay {
         how: &UndoHow,
     ) -> Reviewed<bool> {
         let Some(meta) = self.lower.stat(path).map_err(|err| failed(path, &err.into()))? else { return Ok(false) };
-        if !meta.is_dir() || self.state.lock().uppers.need_dir(path, dropping) {
+        let is_needed = |state: &State| state.uppers.need_dir(path, dropping) || state.written_within(path).is_some();
+        if !meta.is_dir() || is_needed(&self.state.lock()) {
             return Ok(false);
         }
         let entries = self.lower.list(path).map_err(|err| failed(path, &err.into()))?;
@@ -552,9 +553,10 @@ impl Plan<'_> {
         dirs.chain(made).chain(self.specials_removed.iter().map(|(path, _)| *path))
     }
 
-    /// Somebody writes to a file of it, which is not to be replaced under his hands.
+    /// Somebody writes to a file of it, which is not to be replaced under his hands, or in a directory that goes.
     pub fn is_busy(&self, state: &State) -> bool {
-        self.files.iter().any(|file| state.open_unheld(file.path).is_some())
+        let is_written = |file: &Restoring<'_>| state.open_unheld(file.path).is_some();
+        self.files.iter().any(is_written) || self.dirs_removed.iter().any(|dir| state.written_within(dir).is_some())
     }
 
     /// What is going to be at a path, where that changes.

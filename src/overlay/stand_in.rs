@@ -97,8 +97,9 @@ impl Overlay {
     /// Those that a look has made while these names were discarded, for the sake of what they showed.
     pub(super) fn end_emptied_stand_ins<'a>(&self, names: impl Iterator<Item = &'a RelPath>) {
         for dir in dirs_above(names) {
-            let is_empty =
-                |state: &State, _: Option<&Meta>| !state.uppers.shows_within(&dir) && !state.may_come_back_within(&dir);
+            let is_empty = |state: &State, _: Option<&Meta>| {
+                !state.uppers.shows_within(&dir) && state.written_within(&dir).is_none()
+            };
             if let Err(err) = self.end_stand_in(&dir, is_empty) {
                 log::warn!("{dir}, which was removed below, is still shown, and nothing is held in it any more: {err}");
             }

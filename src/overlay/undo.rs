@@ -9,6 +9,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 
 use super::carry::Move;
+use super::discard::is_written;
 use super::permits::Permits;
 use super::rename::End;
 use super::review::{Review, Reviewed, changed_meanwhile, failed, refused_at};
@@ -153,6 +154,9 @@ impl Overlay {
         let is_empty = self.lower.list(path).map_err(|err| failed(path, &err.into()))?.is_empty();
         if !is_empty || self.state.lock().uppers.need_dir(path, &HashSet::new()) {
             return Err(refused_at(path, ErrorCode::Conflict, "the directory is not empty"));
+        }
+        if let Some(written) = self.state.lock().written_within(path) {
+            return Err(is_written(&written));
         }
         self.check_is_same(done, &was, operation)?;
         self.check_may_change_entry(path, Some(&was), &how.permits)?;

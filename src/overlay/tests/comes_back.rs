@@ -192,10 +192,11 @@ fn what_is_held_again_is_what_its_own_writer_goes_on_with() {
 /// Nobody has judged that, and an id names exact content.
 #[test]
 fn what_was_added_to_a_change_before_it_went_is_another_change_when_that_is_undone() {
-    let (discard, unlink): (fn(&Bench), fn(&Bench)) =
-        (|bench| bench.discard_all().unwrap(), |bench| bench.unlink(HELD));
-    let cases = [(Position::End, discard), (Position::End, unlink), (Position::At(5), unlink)];
-    for (number, (to, go)) in cases.into_iter().enumerate() {
+    let discard = |bench: &Bench| bench.discard_all().unwrap();
+    let unlink = |bench: &Bench| bench.unlink(HELD);
+    for (number, to, go) in
+        [(0, Position::End, &discard as &dyn Fn(&Bench)), (1, Position::End, &unlink), (2, Position::At(5), &unlink)]
+    {
         let bench = Bench::new();
         bench.save(HELD, "made\n");
         let id = bench.only_id();
@@ -244,6 +245,57 @@ fn a_directory_in_which_a_file_is_open_to_write_is_not_discarded_with_it() {
     assert_eq!((bench.read("big/x").as_deref(), bench.held_paths().len()), (Some("made\nmore\n"), 2));
     bench.discard_all().unwrap();
     assert_eq!(bench.read("big"), Some(lines(100)));
+    bench.check();
+}
+
+/// It may come back, and needs its directory for that.
+#[test]
+fn a_directory_from_which_something_was_discarded_that_is_open_to_write_is_not_discarded() {
+    let bench = Bench::dir_for_file("big");
+    bench.save("big/x", "made\n");
+    let handle = bench.open_to_write("big/x");
+    let file = bench.held().into_iter().find(|row| row.path().to_string() == "big/x").unwrap().held.unwrap().id;
+    bench.view().discard(&[file], &Review::default()).unwrap();
+    assert_eq!(bench.discard_all(), Err(ErrorCode::Busy));
+    bench.write_and_close(handle, 5, "more\n");
+    assert_eq!(bench.read("big/x").as_deref(), Some("made\nmore\n"));
+    bench.discard_all().unwrap();
+    assert_eq!(bench.read("big"), Some(lines(100)));
+    bench.check();
+}
+
+#[test]
+fn an_undo_leaves_a_directory_for_what_is_open_to_write_in_it() {
+    let bench = Bench::new();
+    let (parent, name) = bench.parent("d");
+    bench.view().mkdir(parent, name, 0o755, &ME).unwrap();
+    bench.save("d/f", "made\n");
+    let made = bench.latest();
+    let handle = bench.open_to_write("d/f");
+    bench.undo(&made).unwrap();
+    assert_eq!((bench.lower_names(), bench.lower("d/f")), (vec!["d".to_owned()], None));
+    bench.write_and_close(handle, 5, "more\n");
+    assert_eq!(bench.read("d/f").as_deref(), Some("made\nmore\n"));
+    bench.undo(&bench.latest()).unwrap();
+    bench.undo(&made).unwrap();
+    assert!(bench.lower_names().is_empty());
+    bench.check();
+}
+
+#[test]
+fn the_undo_of_a_mkdir_is_refused_while_something_may_come_back_into_it() {
+    let bench = Bench::new();
+    let (parent, name) = bench.parent("d");
+    bench.view().mkdir(parent, name, 0o755, &ME).unwrap();
+    let made = bench.latest();
+    bench.pauses();
+    bench.save("d/f", "made\n");
+    let handle = bench.open_to_write("d/f");
+    bench.undo(&bench.latest()).unwrap();
+    assert_eq!(bench.undo(&made).unwrap_err().code, ErrorCode::Busy);
+    bench.close(handle);
+    bench.undo(&made).unwrap();
+    assert!(bench.lower_names().is_empty());
     bench.check();
 }
 
