@@ -35,8 +35,7 @@ impl Overlay {
     pub fn write_by(&self, handle: HandleId, to: Position, data: &[u8], caller: &Caller) -> Result<usize> {
         let handle = self.handle(handle)?;
         let extent = Extent { begins: to, length: data.len() as u64 };
-        self.change_content(&handle, Keep::Content, (caller, extent), |file| write_all(file, to, data))?;
-        Ok(data.len())
+        self.change_content(&handle, Keep::Content, (caller, extent), |file| write_to(file, to, data))
     }
 
     /// The same by who has no right to keep set-id bits. For what goes through its page cache the kernel asks for that.
@@ -45,9 +44,8 @@ impl Overlay {
         let extent = Extent { begins: to, length: data.len() as u64 };
         self.change_content(&handle, Keep::Content, (caller, extent), |file| {
             drop_set_id(file, caller)?;
-            write_all(file, to, data)
-        })?;
-        Ok(data.len())
+            write_to(file, to, data)
+        })
     }
 
     /// Does `change` to the content of the handle's file, in upper unless it passes.
@@ -279,11 +277,12 @@ impl Overlay {
     }
 }
 
-/// Only the file system that has the file knows where it ends: others may write to it below.
-fn write_all(file: &File, to: Position, data: &[u8]) -> io::Result<()> {
+/// How much was written. What goes to one place may be all or an error: it is written there again. Only the file system that
+/// has the file knows where it ends: others may write to it below.
+fn write_to(file: &File, to: Position, data: &[u8]) -> io::Result<usize> {
     match to {
-        Position::At(offset) => file.write_all_at(data, offset),
-        Position::End => file::append_all(file.as_fd(), data),
+        Position::At(offset) => file.write_all_at(data, offset).map(|()| data.len()),
+        Position::End => file::append(file.as_fd(), data),
     }
 }
 

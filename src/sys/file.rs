@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use rustix::fs::{self, AtFlags, FileType, Mode, StatxFlags, Timespec};
 
 pub use content::{
-    Overwritten, append_all, changed_meanwhile, copy_content, digest, has_changed_meanwhile, in_memory, is_mixture,
+    Overwritten, append, changed_meanwhile, copy_content, digest, has_changed_meanwhile, in_memory, is_mixture,
     is_small_and_whole, overwrite, read_about, read_all, read_at, read_named, same_content, take_back,
 };
 pub use looks::{

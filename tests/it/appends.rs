@@ -106,6 +106,19 @@ fn who_appends_more_than_one_request_holds_writes_it_in_one_piece() {
     assert!(view.read(JUDGED) == lines(60) + &large);
 }
 
+/// Told that nothing was, he would write it again. A limit of the daemon's stands for the end of a disk.
+#[test]
+fn who_appends_more_than_there_is_room_for_is_told_how_much_was_written() {
+    let scratch = mounted_scratch!();
+    scratch.write("log", vec![b'\n'; 900_000]);
+    let view = scratch.mounting().at("view").started_by(&["prlimit", "--fsize=1000000:1000000"]).start();
+    let mut log = appending(&view, "log");
+    assert_eq!(log.write(&vec![b'x'; 200_000]).expect("some of it is written"), 100_000);
+    assert_eq!(log.metadata().expect("attributes").size(), 1_000_000);
+    let refused = log.write(b"x").expect_err("there is no room");
+    assert_eq!(refused.raw_os_error(), Some(libc::EFBIG), "{refused}");
+}
+
 #[test]
 fn who_appends_no_more_writes_where_it_says() {
     let scratch = mounted_scratch!();

@@ -96,19 +96,21 @@ pub fn read_at(file: &File, offset: u64, size: usize) -> io::Result<Vec<u8>> {
     Ok(data)
 }
 
-/// Where the file ends at that moment. Whatever is lost of it by an error, what was written is one behind the other, or
-/// behind what others have written in between.
-pub fn append_all(file: BorrowedFd<'_>, mut data: &[u8]) -> io::Result<()> {
-    while !data.is_empty() {
+/// Where the file ends at that moment: one piece behind the other, or behind what others have written in between. As much as
+/// goes, and how much that is; an error where nothing does. Who took some of it for nothing would write that again.
+pub fn append(file: BorrowedFd<'_>, data: &[u8]) -> io::Result<usize> {
+    let mut done = 0;
+    while done < data.len() {
         // The offset means nothing then.
-        match rustix::io::pwritev2(file, &[io::IoSlice::new(data)], 0, ReadWriteFlags::APPEND) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(count) => data = &data[count..],
+        match rustix::io::pwritev2(file, &[io::IoSlice::new(&data[done..])], 0, ReadWriteFlags::APPEND) {
             Err(rustix::io::Errno::INTR) => {}
+            Ok(0) | Err(_) if done > 0 => break,
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => done += count,
             Err(err) => return Err(err.into()),
         }
     }
-    Ok(())
+    Ok(done)
 }
 
 /// As much of a piece as there is.
