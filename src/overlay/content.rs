@@ -72,8 +72,7 @@ impl Overlay {
         if first {
             self.witness.look(*caller, &handle.seen);
             self.note_program(handle, open);
-            // Else the next write would take it for recorded.
-            self.store.record_rows().inspect_err(|_| _ = handle.take_written())?;
+            self.store.record_rows().inspect_err(|_| handle.note_unrecorded())?;
         }
         let result = change(&file);
         if first {

@@ -339,6 +339,13 @@ impl Handle {
         self.began.store(true, Ordering::SeqCst);
     }
 
+    /// What it writes could not be recorded: the next write must not take it for that, and what there is all the same is
+    /// judged at the release.
+    pub fn note_unrecorded(&self) {
+        self.note_began();
+        self.written.store(false, Ordering::SeqCst);
+    }
+
     /// Made or emptied the file and wrote nothing, so that only the release judges it.
     pub fn waits_for_release(&self) -> bool {
         self.began.load(Ordering::SeqCst) && !self.is_written()

@@ -434,6 +434,27 @@ fn what_could_not_be_judged_is_kept() {
 }
 
 #[test]
+fn what_was_emptied_and_could_not_be_written_is_judged_at_its_release() {
+    assert_passes_apart("overlay::tests::removal::what_was_emptied_is_written_in_vain", (LEFT, "emptied"));
+}
+
+#[test]
+fn what_was_emptied_is_written_in_vain() {
+    if std::env::var(LEFT).is_err() {
+        return;
+    }
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    let handle = bench.open_for_save("a");
+    let steps = fill_disk(&bench);
+    assert_eq!(bench.view().write(handle, 0, b"new\n").unwrap_err().code(), libc::ENOSPC);
+    steps.relent();
+    bench.close(handle);
+    assert_eq!((bench.read("a").as_deref(), bench.held().len()), (Some(""), 1));
+    bench.check();
+}
+
+#[test]
 fn what_was_made_where_a_held_file_was_and_could_not_be_judged_is_a_backup_once_it_is_removed() {
     let name = "overlay::tests::removal::what_could_not_be_judged_where_another_file_was_is_kept";
     assert_passes_apart(name, (LEFT, "removed"));
