@@ -209,9 +209,8 @@ impl State {
 
     /// Paths written and not judged, and the process that opened each.
     pub(super) fn writing(&self) -> Vec<(RelPath, u32)> {
-        let unjudged = self.handles.values().filter(|handle| handle.is_unjudged());
-        let mut writing: Vec<(RelPath, u32)> =
-            unjudged.filter_map(|handle| Some((self.nodes.path(handle.node).ok()?, handle.opener.pid))).collect();
+        let path = |handle: &Handle| Some((self.nodes.path(handle.node).ok()?, handle.opener.pid));
+        let mut writing: Vec<(RelPath, u32)> = self.unjudged_writes().filter_map(|(_, handle)| path(handle)).collect();
         writing.sort();
         writing.dedup();
         writing
@@ -227,14 +226,18 @@ impl State {
     }
 
     fn is_being_written(&self) -> bool {
-        !self.judgings.is_empty() || self.handles.values().any(|handle| handle.is_unjudged())
+        !self.judgings.is_empty() || self.unjudged_writes().next().is_some()
     }
 
-    /// Entries that are being written: written and not judged, by whichever name of a file that has several. With the
-    /// process that opened each.
-    pub(super) fn writers_of_entries(&self) -> HashMap<UpperId, u32> {
+    /// Entries that were written and not judged, and through what. What was deleted or discarded since nobody is going to judge.
+    fn unjudged_writes(&self) -> impl Iterator<Item = (UpperId, &Handle)> {
         let unjudged = self.handles.values().filter(|handle| handle.is_unjudged());
-        unjudged.filter_map(|handle| Some((self.written_entry(handle)?, handle.opener.pid))).collect()
+        unjudged.filter_map(|handle| Some((self.written_entry(handle)?, &**handle)))
+    }
+
+    /// Entries that are being written, by whichever name of a file that has several, with the process that opened each.
+    pub(super) fn writers_of_entries(&self) -> HashMap<UpperId, u32> {
+        self.unjudged_writes().map(|(id, handle)| (id, handle.opener.pid)).collect()
     }
 
     /// Before its first write is done a handle may still have lower's file open.

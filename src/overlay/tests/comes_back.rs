@@ -588,5 +588,24 @@ fn what_comes_back_while_its_directory_is_renamed_is_in_that() {
         });
         assert!(bench.begins_with("e/AGENTS.md", "MORE"), "{number}");
         assert_eq!((bench.names(""), bench.held().len()), (vec!["e".to_owned()], 1), "{number}");
+/// Nobody is going to judge that.
+#[test]
+fn what_was_deleted_or_discarded_while_it_is_being_written_is_waited_for_by_nobody() {
+    let discard = |bench: &Bench| bench.discard_all().unwrap();
+    let unlink = |bench: &Bench| bench.unlink(HELD);
+    for (number, go) in [(0, &discard as &dyn Fn(&Bench)), (1, &unlink)] {
+        let bench = Bench::new();
+        bench.save(HELD, "made\n");
+        let handle = bench.open(HELD, libc::O_WRONLY | libc::O_APPEND).unwrap();
+        bench.view().write_by(handle, Position::End, b"unclosed\n", &ME).unwrap();
+        assert_eq!(bench.view().writers().len(), 1, "{number}");
+        go(&bench);
+        let begun = std::time::Instant::now();
+        bench.view().flush_all(Some(Duration::from_secs(60))).unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(30), "{number}");
+        assert!(bench.view().writers().is_empty(), "{number}");
+        bench.close(handle);
+        assert_eq!(bench.read(HELD), None, "{number}");
+        bench.check();
     }
 }
