@@ -149,6 +149,9 @@ impl Overlay {
         {
             self.evict(id);
         }
+        if access == Access::Write && open.writers() == 0 {
+            self.stays_away(open);
+        }
         if last {
             let mut state = self.state.lock();
             if open.is_unused() {

@@ -90,6 +90,16 @@ impl Overlay {
         self.enter_copied(&open, upper, (&orphan, &meta), Keep::Content, false)
     }
 
+    /// Nobody writes any more to what is open: what was taken from the view does not come back, and its directory, if that only
+    /// stood in for one that somebody removed below, goes.
+    pub(super) fn stays_away(&self, open: &OpenFile) {
+        let Some((dir, name)) = open.taken_from.lock().clone() else { return };
+        let path = self.state.lock().nodes.child_path(dir, &name);
+        if let Ok(path) = path {
+            self.end_emptied_stand_ins(std::iter::once(&path));
+        }
+    }
+
     /// Unless the place, or what is open, is another by now.
     fn enter_again(&self, open: &OpenFile, place: &Place, upper: UpperFile<'_>) -> Result<()> {
         let Place { dir, name, path, .. } = place;

@@ -94,28 +94,31 @@ impl Overlay {
         Ok(())
     }
 
-    /// Those that a look has made while these names were discarded, for the sake of what they showed.
+    /// Those that a look has made while these names were discarded, for the sake of what they showed, and those that were left
+    /// for what could come back.
     pub(super) fn end_emptied_stand_ins<'a>(&self, names: impl Iterator<Item = &'a RelPath>) {
         for dir in dirs_above(names) {
             let is_empty = |state: &State, _: Option<&Meta>| {
                 !state.uppers.shows_within(&dir) && state.written_within(&dir).is_none()
             };
-            if let Err(err) = self.end_stand_in(&dir, is_empty) {
-                log::warn!("{dir}, which was removed below, is still shown, and nothing is held in it any more: {err}");
+            match self.end_stand_in(&dir, is_empty) {
+                Ok(true) => self.tell_changed(&dir),
+                Ok(false) => {}
+                Err(err) => log::warn!("{dir}, which was removed below, is shown though nothing is held in it: {err}"),
             }
         }
     }
 
     /// Unless somebody confirms or discards it at this moment: the next look finds what became of it. `ends` is asked with what
-    /// lower has there.
-    fn end_stand_in(&self, dir: &RelPath, ends: impl FnOnce(&State, Option<&Meta>) -> bool) -> Result<()> {
+    /// lower has there. Gives whether it has ended.
+    fn end_stand_in(&self, dir: &RelPath, ends: impl FnOnce(&State, Option<&Meta>) -> bool) -> Result<bool> {
         let id = {
             let mut state = self.state.lock();
             let found = state.uppers.stand_in_at(dir).filter(|upper| !upper.busy).map(|upper| upper.row.clone());
-            let Some(row) = found else { return Ok(()) };
+            let Some(row) = found else { return Ok(false) };
             let below = self.lower.stat(dir).doing(|| format!("stat {dir}"))?;
             if !ends(&state, below.as_ref()) {
-                return Ok(());
+                return Ok(false);
             }
             let verdicts = row.held.into_iter().map(|held| (held.id, dir.clone(), Fate::Ended)).collect();
             let epilogue = Epilogue { drop: vec![row.id], verdicts, ..Epilogue::default() };
@@ -131,6 +134,6 @@ impl Overlay {
             row.id
         };
         self.store.drop_upper_file(id);
-        Ok(())
+        Ok(true)
     }
 }

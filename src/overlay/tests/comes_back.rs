@@ -588,6 +588,25 @@ fn what_comes_back_while_its_directory_is_renamed_is_in_that() {
         });
         assert!(bench.begins_with("e/AGENTS.md", "MORE"), "{number}");
         assert_eq!((bench.names(""), bench.held().len()), (vec!["e".to_owned()], 1), "{number}");
+#[test]
+fn a_directory_that_somebody_removed_below_goes_once_nothing_can_come_back_into_it() {
+    let bench = Bench::new();
+    bench.put("s/other", "o\n");
+    bench.save("s/AGENTS.md", "made\n");
+    let handles = [bench.open_to_write("s/AGENTS.md"), bench.open_to_write("s/AGENTS.md")];
+    let reading = bench.open_to_read(bench.node("s/AGENTS.md").unwrap());
+    std::fs::remove_dir_all(bench.lower_path("s")).unwrap();
+    assert_eq!(bench.read("s/AGENTS.md").as_deref(), Some("made\n"));
+    let id = bench.id_of("s/AGENTS.md");
+    bench.view().discard(&[id], &Review::default()).unwrap();
+    bench.close(handles[0]);
+    assert_eq!((bench.held_paths(), bench.names("")), (vec!["s".to_owned()], vec!["s".to_owned()]));
+    bench.close(handles[1]);
+    assert!(bench.held().is_empty() && bench.names("").is_empty());
+    bench.close(reading);
+    bench.check();
+}
+
 /// Nobody is going to judge that.
 #[test]
 fn what_was_deleted_or_discarded_while_it_is_being_written_is_waited_for_by_nobody() {
