@@ -601,6 +601,19 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         precious: &["made 2\n"],
     },
     Scenario {
+        name: "the deletion of a held file that was being added to is undone",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            bench.save("AGENTS.md", &lines("made", 3));
+            let handle = bench.open("AGENTS.md", libc::O_WRONLY | libc::O_APPEND).unwrap();
+            bench.view().write_by(handle, crate::overlay::Position::End, b"more\n", &ME).unwrap();
+            bench.unlink("AGENTS.md");
+            bench.close(handle);
+        },
+        act: undo_latest,
+        precious: &["made 2\nmore\n"],
+    },
+    Scenario {
         name: "one of two names of a held file is deleted",
         rule: Rule::AllOrNothing,
         ready: |bench| {
