@@ -164,12 +164,13 @@ impl State {
     /// What somebody has open to write in a directory, or what was taken from there and may come back: without the directory
     /// it would be nobody's.
     pub(super) fn written_within(&self, dir: &RelPath) -> Option<RelPath> {
-        let place = |open: &Arc<OpenFile>| match &*open.taken_from.lock() {
-            Some((dir, name)) => self.nodes.child_path(*dir, name),
-            None => self.nodes.path(open.node),
+        let was_at = |open: &OpenFile| {
+            let (dir, name) = open.taken_from.lock().clone()?;
+            self.nodes.child_path(dir, &name).ok()
         };
+        let place = |open: &Arc<OpenFile>| self.nodes.path(open.node).ok().or_else(|| was_at(open));
         let opened = self.handles.values().filter_map(|handle| handle.judged());
-        let mut written = opened.filter(|open| open.writers() > 0).filter_map(|open| place(open).ok());
+        let mut written = opened.filter(|open| open.writers() > 0).filter_map(place);
         written.find(|path| path.is_within(dir))
     }
 
