@@ -2,7 +2,6 @@
 //! judged.
 
 use super::*;
-use crate::overlay::Position;
 use crate::overlay::rollback::RollbackHow;
 use crate::protocol::{ErrorBody, Outcome};
 use crate::store::Fate;
@@ -189,35 +188,6 @@ fn what_is_held_again_is_what_its_own_writer_goes_on_with() {
         bench.write_and_close(earlier, 0, "nobody's\n");
         bench.write_and_close(handle, 5, "more\n");
         assert_eq!((bench.read(HELD).as_deref(), bench.held().len()), (Some("made\nmore\n"), 1));
-/// Nobody has judged that, and an id names exact content.
-#[test]
-fn what_was_added_to_a_change_before_it_went_is_another_change_when_that_is_undone() {
-    let discard = |bench: &Bench| bench.discard_all().unwrap();
-    let unlink = |bench: &Bench| bench.unlink(HELD);
-    for (number, to, go) in
-        [(0, Position::End, &discard as &dyn Fn(&Bench)), (1, Position::End, &unlink), (2, Position::At(5), &unlink)]
-    {
-        let bench = Bench::new();
-        bench.save(HELD, "made\n");
-        let id = bench.only_id();
-        let handle = bench.open(HELD, libc::O_WRONLY | libc::O_APPEND).unwrap();
-        bench.view().write_by(handle, to, b"unclosed\n", &ME).unwrap();
-        go(&bench);
-        bench.close(handle);
-        let outcomes = bench.undo(&bench.latest()).unwrap();
-        let again = bench.only_id();
-        assert_ne!(again, id, "{number}");
-        assert_eq!((outcomes[0].id.as_ref(), bench.read(HELD).as_deref()), (Some(&again), Some("made\nunclosed\n")));
-        let held = bench.held()[0].held.clone().unwrap();
-        assert_eq!((held.insertions, held.deletions, held.hunks), (2, 0, 1), "{number}");
-        assert_eq!(bench.fate(&id), Fate::Superseded { by: again.clone() }, "{number}");
-        bench.check();
-        bench.undo(&bench.latest()).unwrap();
-        assert_eq!((bench.read(HELD), bench.held().len()), (None, 0), "{number}");
-        bench.undo(&bench.latest()).unwrap();
-        assert_eq!(bench.only_id(), again, "{number}");
-        bench.confirm(&[again]).unwrap();
-        assert_eq!(bench.lower(HELD).as_deref(), Some("made\nunclosed\n"), "{number}");
         bench.check();
     }
 }
@@ -245,72 +215,6 @@ fn a_directory_in_which_a_file_is_open_to_write_is_not_discarded_with_it() {
     assert_eq!((bench.read("big/x").as_deref(), bench.held_paths().len()), (Some("made\nmore\n"), 2));
     bench.discard_all().unwrap();
     assert_eq!(bench.read("big"), Some(lines(100)));
-    bench.check();
-}
-
-/// It may come back, and needs its directory for that.
-#[test]
-fn a_directory_from_which_something_was_discarded_that_is_open_to_write_is_not_discarded() {
-    let bench = Bench::dir_for_file("big");
-    bench.save("big/x", "made\n");
-    let handle = bench.open_to_write("big/x");
-    let file = bench.held().into_iter().find(|row| row.path().to_string() == "big/x").unwrap().held.unwrap().id;
-    bench.view().discard(&[file], &Review::default()).unwrap();
-    assert_eq!(bench.discard_all(), Err(ErrorCode::Busy));
-    bench.write_and_close(handle, 5, "more\n");
-    assert_eq!(bench.read("big/x").as_deref(), Some("made\nmore\n"));
-    bench.discard_all().unwrap();
-    assert_eq!(bench.read("big"), Some(lines(100)));
-    bench.check();
-}
-
-#[test]
-fn an_undo_leaves_a_directory_for_what_is_open_to_write_in_it() {
-    let bench = Bench::new();
-    let (parent, name) = bench.parent("d");
-    bench.view().mkdir(parent, name, 0o755, &ME).unwrap();
-    bench.save("d/f", "made\n");
-    let made = bench.latest();
-    let handle = bench.open_to_write("d/f");
-    bench.undo(&made).unwrap();
-    assert_eq!((bench.lower_names(), bench.lower("d/f")), (vec!["d".to_owned()], None));
-    bench.write_and_close(handle, 5, "more\n");
-    assert_eq!(bench.read("d/f").as_deref(), Some("made\nmore\n"));
-    bench.undo(&bench.latest()).unwrap();
-    bench.undo(&made).unwrap();
-    assert!(bench.lower_names().is_empty());
-    bench.check();
-}
-
-#[test]
-fn the_undo_of_a_mkdir_is_refused_while_something_may_come_back_into_it() {
-    let bench = Bench::new();
-    let (parent, name) = bench.parent("d");
-    bench.view().mkdir(parent, name, 0o755, &ME).unwrap();
-    let made = bench.latest();
-    bench.pauses();
-    bench.save("d/f", "made\n");
-    let handle = bench.open_to_write("d/f");
-    bench.undo(&bench.latest()).unwrap();
-    assert_eq!(bench.undo(&made).unwrap_err().code, ErrorCode::Busy);
-    bench.close(handle);
-    bench.undo(&made).unwrap();
-    assert!(bench.lower_names().is_empty());
-    bench.check();
-}
-
-#[test]
-fn what_is_discarded_in_a_directory_that_somebody_removed_below_comes_back_into_it() {
-    let bench = Bench::new();
-    bench.put("s/other", "o\n");
-    bench.save("s/AGENTS.md", "made\n");
-    let handle = bench.open_to_write("s/AGENTS.md");
-    std::fs::remove_dir_all(bench.lower_path("s")).unwrap();
-    assert_eq!(bench.read("s/AGENTS.md").as_deref(), Some("made\n"));
-    let id = bench.held().into_iter().find(|row| row.path().to_string() == "s/AGENTS.md").unwrap().held.unwrap().id;
-    bench.view().discard(&[id], &Review::default()).unwrap();
-    bench.write_and_close(handle, 5, "more\n");
-    assert_eq!(bench.read("s/AGENTS.md").as_deref(), Some("made\nmore\n"));
     bench.check();
 }
 
@@ -588,6 +492,108 @@ fn what_comes_back_while_its_directory_is_renamed_is_in_that() {
         });
         assert!(bench.begins_with("e/AGENTS.md", "MORE"), "{number}");
         assert_eq!((bench.names(""), bench.held().len()), (vec!["e".to_owned()], 1), "{number}");
+    }
+}
+
+/// Nobody has judged that, and an id names exact content.
+#[test]
+fn what_was_added_to_a_change_before_it_went_is_another_change_when_that_is_undone() {
+    let discard = |bench: &Bench| bench.discard_all().unwrap();
+    let unlink = |bench: &Bench| bench.unlink(HELD);
+    for (number, to, go) in
+        [(0, Position::End, &discard as &dyn Fn(&Bench)), (1, Position::End, &unlink), (2, Position::At(5), &unlink)]
+    {
+        let bench = Bench::new();
+        bench.save(HELD, "made\n");
+        let id = bench.only_id();
+        let handle = bench.open(HELD, libc::O_WRONLY | libc::O_APPEND).unwrap();
+        bench.view().write_by(handle, to, b"unclosed\n", &ME).unwrap();
+        go(&bench);
+        bench.close(handle);
+        let outcomes = bench.undo(&bench.latest()).unwrap();
+        let again = bench.only_id();
+        assert_ne!(again, id, "{number}");
+        assert_eq!((outcomes[0].id.as_ref(), bench.read(HELD).as_deref()), (Some(&again), Some("made\nunclosed\n")));
+        let held = bench.held()[0].held.clone().unwrap();
+        assert_eq!((held.insertions, held.deletions, held.hunks), (2, 0, 1), "{number}");
+        assert_eq!(bench.fate(&id), Fate::Superseded { by: again.clone() }, "{number}");
+        bench.check();
+        bench.undo(&bench.latest()).unwrap();
+        assert_eq!((bench.read(HELD), bench.held().len()), (None, 0), "{number}");
+        bench.undo(&bench.latest()).unwrap();
+        assert_eq!(bench.only_id(), again, "{number}");
+        bench.confirm(&[again]).unwrap();
+        assert_eq!(bench.lower(HELD).as_deref(), Some("made\nunclosed\n"), "{number}");
+        bench.check();
+    }
+}
+
+/// It may come back, and needs its directory for that.
+#[test]
+fn a_directory_from_which_something_was_discarded_that_is_open_to_write_is_not_discarded() {
+    let bench = Bench::dir_for_file("big");
+    bench.save("big/x", "made\n");
+    let handle = bench.open_to_write("big/x");
+    let file = bench.held().into_iter().find(|row| row.path().to_string() == "big/x").unwrap().held.unwrap().id;
+    bench.view().discard(&[file], &Review::default()).unwrap();
+    assert_eq!(bench.discard_all(), Err(ErrorCode::Busy));
+    bench.write_and_close(handle, 5, "more\n");
+    assert_eq!(bench.read("big/x").as_deref(), Some("made\nmore\n"));
+    bench.discard_all().unwrap();
+    assert_eq!(bench.read("big"), Some(lines(100)));
+    bench.check();
+}
+
+#[test]
+fn an_undo_leaves_a_directory_for_what_is_open_to_write_in_it() {
+    let bench = Bench::new();
+    let (parent, name) = bench.parent("d");
+    bench.view().mkdir(parent, name, 0o755, &ME).unwrap();
+    bench.save("d/f", "made\n");
+    let made = bench.latest();
+    let handle = bench.open_to_write("d/f");
+    bench.undo(&made).unwrap();
+    assert_eq!((bench.lower_names(), bench.lower("d/f")), (vec!["d".to_owned()], None));
+    bench.write_and_close(handle, 5, "more\n");
+    assert_eq!(bench.read("d/f").as_deref(), Some("made\nmore\n"));
+    bench.undo(&bench.latest()).unwrap();
+    bench.undo(&made).unwrap();
+    assert!(bench.lower_names().is_empty());
+    bench.check();
+}
+
+#[test]
+fn the_undo_of_a_mkdir_is_refused_while_something_may_come_back_into_it() {
+    let bench = Bench::new();
+    let (parent, name) = bench.parent("d");
+    bench.view().mkdir(parent, name, 0o755, &ME).unwrap();
+    let made = bench.latest();
+    bench.pauses();
+    bench.save("d/f", "made\n");
+    let handle = bench.open_to_write("d/f");
+    bench.undo(&bench.latest()).unwrap();
+    assert_eq!(bench.undo(&made).unwrap_err().code, ErrorCode::Busy);
+    bench.close(handle);
+    bench.undo(&made).unwrap();
+    assert!(bench.lower_names().is_empty());
+    bench.check();
+}
+
+#[test]
+fn what_is_discarded_in_a_directory_that_somebody_removed_below_comes_back_into_it() {
+    let bench = Bench::new();
+    bench.put("s/other", "o\n");
+    bench.save("s/AGENTS.md", "made\n");
+    let handle = bench.open_to_write("s/AGENTS.md");
+    std::fs::remove_dir_all(bench.lower_path("s")).unwrap();
+    assert_eq!(bench.read("s/AGENTS.md").as_deref(), Some("made\n"));
+    let id = bench.held().into_iter().find(|row| row.path().to_string() == "s/AGENTS.md").unwrap().held.unwrap().id;
+    bench.view().discard(&[id], &Review::default()).unwrap();
+    bench.write_and_close(handle, 5, "more\n");
+    assert_eq!(bench.read("s/AGENTS.md").as_deref(), Some("made\nmore\n"));
+    bench.check();
+}
+
 #[test]
 fn a_directory_that_somebody_removed_below_goes_once_nothing_can_come_back_into_it() {
     let bench = Bench::new();
