@@ -48,7 +48,9 @@ impl Overlay {
             match backing {
                 Backing::Orphan(file) | Backing::Lower(file)
                     if self.comes_back(open, place.as_ref(), (&file, keep))? => {}
-                Backing::Orphan(file) => return Ok(file),
+                Backing::Orphan(file) if open.is_orphan(&file) => return Ok(file),
+                // Something has taken its place there by another act, with which it goes on.
+                Backing::Orphan(_) => {}
                 Backing::Upper(id, file) if self.mark_written(open, id)? => return Ok(file),
                 // Given up for lower, or for an entry of its own, between the two looks.
                 Backing::Upper(id, _) if open.upper() != Some(id) => {}

@@ -250,6 +250,11 @@ impl OpenFile {
         }
     }
 
+    /// Whether it is nobody's, and this file.
+    pub fn is_orphan(&self, file: &Arc<File>) -> bool {
+        matches!(&*self.backing(), Backing::Orphan(now) if Arc::ptr_eq(now, file))
+    }
+
     /// What is read and written, where that is the file of this entry.
     pub fn upper_file(&self, id: UpperId) -> Option<Arc<File>> {
         match &*self.backing() {
