@@ -40,17 +40,11 @@ impl Overlay {
 
     /// Whether what is at a path came in this session, so that with it nothing older goes: it is not all that is left of
     /// something that was renamed or linked here. What stands in the first place of that has been judged as a change of it,
-    /// if it has content; a directory or a FIFO is no change of anything.
-    pub(super) fn loses_nothing(&self, path: &RelPath) -> bool {
-        self.is_fresh(path) || self.stays_elsewhere(path)
-    }
-
-    /// The same by what has just been read there.
-    pub(super) fn loses_nothing_with(&self, path: &RelPath, read: &Side) -> bool {
-        self.is_fresh_as(path, read) || self.stays_elsewhere(path)
-    }
-
-    fn stays_elsewhere(&self, path: &RelPath) -> bool {
+    /// if it has content; a directory or a FIFO is no change of anything. `read` as in [`Self::is_fresh_as`].
+    pub(super) fn loses_nothing(&self, path: &RelPath, read: Option<&Side>) -> bool {
+        if self.is_fresh_as(path, read) {
+            return true;
+        }
         let from = self.state.lock().past.older_from(path);
         from.is_some_and(|from| self.has_content_there(&from))
     }
@@ -76,14 +70,13 @@ impl Overlay {
 
     /// Whether what is at a path came in this session, content and all, and nobody else has changed it since.
     pub(super) fn is_fresh(&self, path: &RelPath) -> bool {
-        let came_in_session = self.state.lock().past.is_fresh(path);
-        came_in_session && !self.became_anothers(path, None)
+        self.is_fresh_as(path, None)
     }
 
-    /// The same of what has just been read there.
-    pub(super) fn is_fresh_as(&self, path: &RelPath, read: &Side) -> bool {
+    /// The same, where it has just been read by what that gave, without another look.
+    pub(super) fn is_fresh_as(&self, path: &RelPath, read: Option<&Side>) -> bool {
         let came_in_session = self.state.lock().past.is_fresh(path);
-        came_in_session && !self.became_anothers(path, Some(read))
+        came_in_session && !self.became_anothers(path, read)
     }
 }
 

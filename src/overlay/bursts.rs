@@ -112,7 +112,7 @@ impl Bursts {
 impl Overlay {
     /// Counts a change to what its writer takes of the project in one go. Gives whether it is more than he may.
     pub(super) fn count_in_burst(&self, comparison: &Comparison, by: &Writer) -> bool {
-        let takes = comparison.old.exists() && !self.is_fresh_as(&comparison.path, &comparison.present);
+        let takes = comparison.old.exists() && !self.is_fresh_as(&comparison.path, Some(&comparison.present));
         let limit = self.policy().settings.burst;
         takes && self.bursts.count(self.tree_or_itself(by), &comparison.path, limit, Instant::now())
     }

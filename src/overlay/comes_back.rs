@@ -28,7 +28,7 @@ use crate::sys::file::FileKind;
 
 /// Where something without a name may come back to, as far as the view's state tells.
 #[derive(PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct WayBack {
     dir: NodeId,
     name: OsString,
     path: RelPath,
@@ -42,15 +42,15 @@ impl Overlay {
     pub(super) fn comes_back(
         &self,
         open: &OpenFile,
-        place: Option<&Place>,
+        way: Option<&WayBack>,
         (file, keep): (&File, Keep),
     ) -> Result<bool> {
-        let Some(place) = place else { return Ok(false) };
-        if !self.may_come_back(open, &place.path)? {
+        let Some(way) = way else { return Ok(false) };
+        if !self.may_come_back(open, &way.path)? {
             return Ok(false);
         }
         let (upper, _) = self.copy_to_enter(file, keep)?;
-        self.enter_again(open, place, upper).map(|()| true)
+        self.enter_again(open, way, upper).map(|()| true)
     }
 
     /// Whether nothing is at a path, and whoever writes may make something there.
@@ -93,20 +93,22 @@ impl Overlay {
     /// Nobody writes any more to what is open: what was taken from the view does not come back, and its directory, if that only
     /// stood in for one that somebody removed below, goes.
     pub(super) fn stays_away(&self, open: &OpenFile) {
-        let Some((dir, name)) = open.taken_from.lock().clone() else { return };
-        let path = self.state.lock().nodes.child_path(dir, &name);
-        if let Ok(path) = path {
+        if open.taken_from.lock().is_none() {
+            return;
+        }
+        let path = self.state.lock().was_at(open);
+        if let Some(path) = path {
             self.end_emptied_stand_ins(std::iter::once(&path));
         }
     }
 
     /// Unless the place, or what is open, is another by now.
-    fn enter_again(&self, open: &OpenFile, place: &Place, upper: UpperFile<'_>) -> Result<()> {
-        let Place { dir, name, path, .. } = place;
+    fn enter_again(&self, open: &OpenFile, way: &WayBack, upper: UpperFile<'_>) -> Result<()> {
+        let WayBack { dir, name, path, .. } = way;
         {
             let mut state = self.state.lock();
             self.wait_while_busy(&mut state, path);
-            if state.place_of(open).as_ref() != Some(place) {
+            if state.way_back_of(open).as_ref() != Some(way) {
                 return Ok(());
             }
             let id = self.enter_at(&mut state, upper.new, path, What::File, |row| self.store.save_upper(row))?;
@@ -141,12 +143,12 @@ impl State {
         is_free.then_some((dir, name))
     }
 
-    pub(super) fn place_of(&self, open: &OpenFile) -> Option<Place> {
+    pub(super) fn way_back_of(&self, open: &OpenFile) -> Option<WayBack> {
         let (dir, name) = self.taken_from(open)?;
         let path = self.nodes.child_path(dir, &name).ok()?;
         let there = self.uppers.at(&path).and_then(|id| self.uppers.get(id));
         let hidden_by = there.map(|upper| upper.row.id);
-        there.is_none_or(|upper| upper.row.what == What::Whiteout).then_some(Place { dir, name, path, hidden_by })
+        there.is_none_or(|upper| upper.row.what == What::Whiteout).then_some(WayBack { dir, name, path, hidden_by })
     }
 
     /// Something is at a path again by another act of a person: gives what was last taken from there, for who has that open
@@ -164,14 +166,16 @@ impl State {
     /// What somebody has open to write in a directory, or what was taken from there and may come back: without the directory
     /// it would be nobody's.
     pub(super) fn written_within(&self, dir: &RelPath) -> Option<RelPath> {
-        let was_at = |open: &OpenFile| {
-            let (dir, name) = open.taken_from.lock().clone()?;
-            self.nodes.child_path(dir, &name).ok()
-        };
-        let place = |open: &Arc<OpenFile>| self.nodes.path(open.node).ok().or_else(|| was_at(open));
+        let place = |open: &Arc<OpenFile>| self.nodes.path(open.node).ok().or_else(|| self.was_at(open));
         let opened = self.handles.values().filter_map(|handle| handle.judged());
         let mut written = opened.filter(|open| open.writers() > 0).filter_map(place);
         written.find(|path| path.is_within(dir))
+    }
+
+    /// Where what a person took from the view would be by now.
+    fn was_at(&self, open: &OpenFile) -> Option<RelPath> {
+        let (dir, name) = open.taken_from.lock().clone()?;
+        self.nodes.child_path(dir, &name).ok()
     }
 
     fn named_again(&mut self, open: &OpenFile, dir: NodeId, name: &OsStr) {

@@ -208,7 +208,7 @@ impl Overlay {
         if self.is_in_held_dir(&comparison.path) {
             comparison.add(Reason::Parent);
         }
-        let fresh = !comparison.new.exists() && self.loses_nothing_with(&comparison.path, &comparison.present);
+        let fresh = !comparison.new.exists() && self.loses_nothing(&comparison.path, Some(&comparison.present));
         let kind = comparison.new.kind.or(comparison.old.kind).unwrap_or(FileKind::Regular);
         self.judge_further_names(job, &mut comparison, kind, by)?;
         match self.action_on_content(&comparison.path, kind, by) {

@@ -41,13 +41,13 @@ impl Overlay {
         }
         let _one_at_a_time = open.copying.lock();
         loop {
-            let (backing, place) = {
+            let (backing, way) = {
                 let state = self.state.lock();
-                (open.backing().clone(), state.place_of(open))
+                (open.backing().clone(), state.way_back_of(open))
             };
             match backing {
                 Backing::Orphan(file) | Backing::Lower(file)
-                    if self.comes_back(open, place.as_ref(), (&file, keep))? => {}
+                    if self.comes_back(open, way.as_ref(), (&file, keep))? => {}
                 Backing::Orphan(file) if open.is_orphan(&file) => return Ok(file),
                 // Something has taken its place there by another act, with which it goes on.
                 Backing::Orphan(_) => {}

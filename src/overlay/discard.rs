@@ -9,12 +9,12 @@ use super::error::Context;
 use super::flush::WAIT_FOR_CLOSE;
 use super::handles::{Backing, OpenFile};
 use super::nodes::NodeId;
-use super::review::{Review, Reviewed, Reviewing, Taken, Writers, failed, reviewed};
+use super::review::{Review, Reviewed, Reviewing, Taken, Writers, busy_within, failed, reviewed};
 use super::side::Side;
 use super::uppers::Upper;
 use super::{Error, Overlay, Result, State};
 use crate::model::{BackupKind, ChangeId, Digest, OperationId, RelPath};
-use crate::protocol::{Action as Done, Also, ErrorBody, ErrorCode, EventName, Outcome};
+use crate::protocol::{Action as Done, Also, EventName, Outcome};
 use crate::store::{
     self, Applied, Base, Below, Durability, Effect, Epilogue, Fate, Kept, Landing, PathEffect, StagedContent, UpperId,
     UpperRow, Version, What,
@@ -302,7 +302,7 @@ impl Overlay {
         let stays = |upper: &Upper| !taken.iter().any(|change| change.row.id == upper.row.id);
         let mut left = inside.filter(|upper| needs_place(upper) && stays(upper)).map(|upper| upper.row.path().clone());
         match left.next().or_else(|| dirs.find_map(|dir| state.written_within(dir))) {
-            Some(left) => Err(is_written(&left)),
+            Some(left) => Err(busy_within(&left)),
             None => Ok(()),
         }
     }
@@ -399,12 +399,6 @@ impl State {
         let open = self.open_of(row.id, row.path());
         open.is_some_and(|open| self.handles_on(open.node).any(|handle| handle.is_in_the_midst()))
     }
-}
-
-/// A directory stays for what is in it.
-pub(super) fn is_written(path: &RelPath) -> ErrorBody {
-    let body = ErrorBody::new(ErrorCode::Busy, format!("{path} is being written"));
-    ErrorBody { path: Some(path.clone()), ..body }
 }
 
 fn outcome(change: &Taken) -> Outcome {

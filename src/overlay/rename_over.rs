@@ -551,7 +551,7 @@ impl Overlay {
             // It went with the holding.
             return self.forget_whiteout(whiteout);
         }
-        if !self.loses_nothing(&from.path) {
+        if !self.loses_nothing(&from.path, None) {
             return self.hold_whiteout(whiteout, Reason::Parent, by);
         }
         let mut landing = Landing::new(&self.store, Durability::Cached);

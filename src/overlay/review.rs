@@ -488,6 +488,11 @@ fn busy_judging(id: &ChangeId, path: &RelPath) -> ErrorBody {
     ErrorBody::new(ErrorCode::Busy, format!("{path} is being judged")).about(id.as_str())
 }
 
+/// A directory stays for what is in it.
+pub(super) fn busy_within(path: &RelPath) -> ErrorBody {
+    ErrorBody { path: Some(path.clone()), ..ErrorBody::new(ErrorCode::Busy, format!("{path} is being written")) }
+}
+
 fn busy_writing(id: &ChangeId, path: &RelPath, pid: u32) -> ErrorBody {
     let message = format!("{path} is being written by {}", process::shown(pid));
     ErrorBody { path: Some(path.clone()), ..ErrorBody::new(ErrorCode::Busy, message).about(id.as_str()) }

@@ -9,12 +9,10 @@ use std::ffi::OsStr;
 use std::fs::File;
 
 use super::carry::Move;
-use super::discard::is_written;
 use super::permits::Permits;
 use super::rename::End;
-use super::review::{Review, Reviewed, changed_meanwhile, failed, refused_at};
+use super::review::{Review, Reviewed, busy_within, changed_meanwhile, failed, refused_at};
 use super::undo_attributes::is_on_attributes;
-
 use super::undo_contents::is_on_held;
 use super::{Error, NodeId, Overlay, Result, State};
 use crate::model::{ChangeId, ChangeKind, OperationId, RelPath};
@@ -156,7 +154,7 @@ impl Overlay {
             return Err(refused_at(path, ErrorCode::Conflict, "the directory is not empty"));
         }
         if let Some(written) = self.state.lock().written_within(path) {
-            return Err(is_written(&written));
+            return Err(busy_within(&written));
         }
         self.check_is_same(done, &was, operation)?;
         self.check_may_change_entry(path, Some(&was), &how.permits)?;
