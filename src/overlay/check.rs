@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::past::MovedDirs;
+use super::state::past::MovedDirs;
 use super::{Overlay, Result};
 use crate::model::RelPath;
 use crate::store::{Anchor, Fault, FaultKind, Scope, UpperId, UpperRow};
@@ -29,7 +29,7 @@ impl Overlay {
 
     fn moving(&self) -> Scope {
         let state = self.state.lock();
-        let ids = |is: &dyn Fn(&super::uppers::Upper) -> bool| -> HashSet<UpperId> {
+        let ids = |is: &dyn Fn(&super::state::uppers::Upper) -> bool| -> HashSet<UpperId> {
             state.uppers.iter().filter(|upper| is(upper)).map(|upper| upper.row.id).collect()
         };
         Scope { moving: ids(&|upper| upper.busy || upper.dirty), rowless: ids(&|upper| !upper.has_row()) }

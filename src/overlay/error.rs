@@ -104,7 +104,7 @@ impl<T> Context<T> for io::Result<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::overlay::land::is_unreadable;
+    use crate::overlay::judge::land::is_unreadable;
     use crate::overlay::review::why_not_landed;
 
     #[test]

@@ -1,6 +1,6 @@
 //! A file as the view shows it, beside what lower has: for who asks where its lines come from.
 
-use super::lookup::Origin;
+use super::state::lookup::Origin;
 use super::{Overlay, Result};
 use crate::model::RelPath;
 use crate::store::UpperRow;

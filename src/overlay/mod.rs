@@ -1,109 +1,42 @@
 //! The view: lower plus everything held, as plain file operations. No FUSE word, no kernel needed.
 //!
-//! [`nodes`] says which inode a kernel speaks of and what its names are; [`uppers`] what the view takes from upper and not
-//! from lower. What a program does ([`open`], [`content`], [`close`], [`rename_over`] …) comes to [`settle`], which
-//! [`compare`]s, [`ask`]s permission programs, and then [`land`]s, [`hold`]s or [`deny`]s; what a person does about it begins
-//! in [`review`]. What others do below is followed by [`watch`]. `docs/ARCHITECTURE.md` has a table of all rooms, and the
-//! route of one write through them. Begin with [`Overlay`].
+//! Begin with [`Overlay`]. What a program does comes in by [`files`] and [`names`], what it wrote is decided in [`judge`],
+//! and what a person does about it begins in [`review`] and [`undo`]. The head of each room names its files.
 //!
-//! Lock order: directories that are acted in or renamed ([`acting`]), then `OpenFile::copying`, then claims on upper
+//! - [`who`]: which program asks, and what it does in one go
+//! - [`state`]: what there is at each path, and what is known of it
+//! - [`outside`]: what others do below
+//! - [`git`]: what git has of the project
+//! - [`files`]: what a program does to a file, up to the moment at which it is judged
+//! - [`names`]: what a program does to names
+//! - [`judge`]: what becomes of it
+//! - [`review`]: what waits, as a person looks at it, and his answer
+//! - [`undo`]: what was done is taken back
+//! - [`layered`]: a file as the view and each layer have it; [`traffic`]: how often the kernel asks; [`error`]: why not;
+//!   [`check`]: whether it all agrees
+//!
+//! `docs/ARCHITECTURE.md` has the route of one write through them.
+//!
+//! Lock order: directories that are acted in or renamed ([`acting`](who::acting)), then `OpenFile::copying`, then claims on upper
 //! entries in the order of their ids, then `Overlay::state`, then what the store guards by itself. Under `state` run single
 //! calls on names and commits that reach the page cache; no diff, no hash, no copy, and nothing that waits for another
 //! process. The exceptions stand in `docs/ARCHITECTURE.md`, "Lock order".
 
-mod acting;
-mod anchors;
-mod ask;
-mod attributes;
-mod bursts;
-mod carry;
 mod check;
-mod claim;
-mod close;
-mod comes_back;
-mod compare;
-mod confirm;
-mod confirm_land;
-mod content;
-mod copy_up;
-mod deny;
-mod discard;
 mod error;
-mod exchange;
-mod expiry;
-mod external;
-mod flush;
-mod goes;
-mod handles;
-mod head;
-mod heritage;
-mod hold;
-mod hold_again;
-mod hunks;
-mod ids;
-mod inode;
-mod inspected;
-mod judging;
-mod land;
+mod files;
+mod git;
+mod judge;
 mod layered;
-mod limits;
-mod link;
-mod looks;
-mod looks_change;
-mod lookup;
-mod lost_names;
-mod make;
-mod merge;
-mod nodes;
-mod open;
-mod parting;
-mod passable;
-mod passed;
-mod past;
-mod patch;
-mod permission;
-mod permits;
-mod put_back;
-mod reading;
-mod recent;
-mod relocate;
-mod removal;
-mod rename;
-mod rename_over;
-mod renamed;
-mod repository;
-mod restore;
+mod names;
+mod outside;
 mod review;
-mod rmdir;
-mod rollback;
-mod rules;
-mod runs;
-mod set_attributes;
-mod settle;
-mod shells;
-mod side;
-mod sights;
-mod spent;
-mod stand_in;
-mod structure;
-mod take_over;
+mod state;
 #[cfg(test)]
 mod tests;
-mod together;
-mod tracked;
 mod traffic;
-mod unchanged;
 mod undo;
-mod undo_attributes;
-mod undo_confirmed;
-mod undo_contents;
-mod unlink;
-mod upper_names;
-mod uppers;
-mod watch;
-mod windows;
-mod witness;
-mod xattrs;
+mod who;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -120,50 +53,50 @@ use crate::store::{EventDraft, LOG_BYTES_MAX, Recovered, Store, UpperId, UpperRo
 use crate::sys::tree::Tree;
 use crate::sys::{file, process};
 
-pub use attributes::Attributes;
-pub use confirm::{ConfirmHow, Merging};
 pub use error::{Error, Result};
-pub use expiry::Expiry;
-pub use handles::{HandleId, OpenFlags};
-pub use inspected::{Members, members_of};
+pub use files::attributes::Attributes;
+pub use files::handles::{HandleId, OpenFlags};
+pub use files::open::Opened;
+pub use files::passed::{Passed, Registration};
+pub use files::patch::{Rewrite, RewriteHow, changed_since};
+pub use files::reading::Shown;
+pub use files::set_attributes::{SetAttributes, SetTime};
+pub use judge::settle::Settled;
 pub use layered::{Layered, Waiting};
-pub use limits::Position;
-pub use lookup::{Entry, Found, ListEntry, ListingStamp};
-pub use nodes::{NodeId, ROOT};
-pub use open::Opened;
-pub use passed::{Passed, Registration};
-pub use patch::{Rewrite, RewriteHow, changed_since};
-pub use permits::{Permits, Touch};
-pub use reading::Shown;
+pub use outside::watch::Holds;
+pub use review::confirm::{ConfirmHow, Merging};
+pub use review::expiry::Expiry;
+pub use review::inspected::{Members, members_of};
+pub use review::permits::{Permits, Touch};
 pub use review::{Review, ShownContent, SideContent, Sides, WholeContent};
-pub use rollback::RollbackHow;
-pub use rules::{PROJECT_FILE, Policy, PolicyError, PolicyLoading, RuleSource};
-pub use runs::{Run, Runs};
-pub use set_attributes::{SetAttributes, SetTime};
-pub use settle::Settled;
+pub use state::limits::Position;
+pub use state::lookup::{Entry, Found, ListEntry, ListingStamp};
+pub use state::nodes::{NodeId, ROOT};
+pub use state::rules::{PROJECT_FILE, Policy, PolicyError, PolicyLoading, RuleSource};
 pub use traffic::Traffic;
+pub use undo::rollback::RollbackHow;
 pub use undo::{UndoHow, Undone, no_such_operation};
-pub use watch::Holds;
+pub use who::runs::{Run, Runs};
 
-use acting::Shape;
-use bursts::Bursts;
-use external::{Doubts, Heralded};
-use goes::Goes;
-use handles::Handle;
-use ids::GivenIds;
-use inspected::Inspected;
-use judging::Judgings;
-use nodes::Nodes;
-use passable::Passable;
-use past::Past;
-use repository::Turns;
-use shells::Shells;
-use sights::Sights;
-use spent::Spent;
-use uppers::Uppers;
-use watch::Watching;
-use windows::Windows;
-use witness::Witness;
+use files::handles::Handle;
+use files::passable::Passable;
+use files::spent::Spent;
+use files::witness::Witness;
+use git::repository::Turns;
+use judge::judging::Judgings;
+use outside::external::{Doubts, Heralded};
+use outside::watch::Watching;
+use review::ids::GivenIds;
+use review::inspected::Inspected;
+use state::nodes::Nodes;
+use state::past::Past;
+use state::uppers::Uppers;
+use state::windows::Windows;
+use who::acting::Shape;
+use who::bursts::Bursts;
+use who::goes::Goes;
+use who::shells::Shells;
+use who::sights::Sights;
 
 /// Who asks, as far as the kernel tells: 0 stands for the kernel itself and for callers outside our pid namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -548,7 +481,7 @@ impl Overlay {
 
 /// Who does something, with a look at the program: not for FLUSH and RELEASE, and never under a lock.
 impl Overlay {
-    /// Who opens a file. Who then writes to it, [`witness`] tells.
+    /// Who opens a file. Who then writes to it, [`witness`](files::witness) tells.
     fn opener(&self, caller: &Caller) -> Writer {
         Writer { opened_by: caller.program(), session: Some(self.session_of(caller.pid)), ..caller.writer() }
     }

@@ -3,6 +3,23 @@
 //!
 //! Several changes are one transaction: either all of them land, durably, or lower and the view are as they were.
 //! Rights are not asked here. Answers are the protocol's own, so that nobody translates them.
+//!
+//! - [`ids`]: what they stand for; [`together`]: what lands or goes with what is named
+//! - [`confirm`], with [`expiry`] (what waited too long), [`merge`] (where both sides moved on), [`confirm_land`] (one landing)
+//! - [`discard`]; [`hunks`]: a part of a change
+//! - [`inspected`]: what was shown of operations
+//! - [`permits`]: whether who asks could do himself what an undo or a rollback does, asked of what was found
+
+pub(super) mod confirm;
+mod confirm_land;
+pub(super) mod discard;
+pub(super) mod expiry;
+mod hunks;
+pub(super) mod ids;
+pub(super) mod inspected;
+pub(super) mod merge;
+pub(super) mod permits;
+mod together;
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -10,11 +27,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::copy_up::same_content_stamp;
 use super::error::Context;
-use super::handles::OpenFile;
-use super::lookup::is_within_reserved;
-use super::side::Side;
+use super::files::copy_up::same_content_stamp;
+use super::files::handles::OpenFile;
+use super::judge::side::Side;
+use super::state::lookup::is_within_reserved;
 use super::{Error, Overlay, Result, State};
 use crate::model::{self, ChangeId, Digest, RelPath};
 use crate::policy::settings::Ttl;

@@ -60,7 +60,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::model::{ChangeId, ChangeKind, Reason, Timestamp};
-use crate::overlay::rules::RuleSource;
+use crate::overlay::state::rules::RuleSource;
 use crate::policy::settings::{Key, Layer};
 use crate::protocol::{ErrorCode, EventName};
 use crate::store::{Location, UpperRow};
@@ -462,7 +462,7 @@ fn what_was_synced_stays_so_through_a_rename_before_the_release() {
     bench.rename("f.tmp", "f");
     assert_eq!(bench.lower("f"), Some(changed(50, 2)));
     let below = std::fs::File::open(bench.lower_path("f")).unwrap();
-    assert!(crate::overlay::rename_over::is_on_disk(below.as_fd()));
+    assert!(crate::overlay::names::rename_over::is_on_disk(below.as_fd()));
     bench.view().write(handle, 0, b"L").unwrap();
     assert!(!bench.is_synced("f"));
     bench.close(handle);

@@ -2,18 +2,29 @@
 //!
 //! An undo is an operation itself, so it can be undone. Whether there is anything to undo the project tells, not a mark: a
 //! path that is as it was before is left alone. Contents and what is held go back by one landing
-//! ([`super::undo_contents`]); each of the other acts is one call below, or one landing of its own.
+//! ([`contents`]); each of the other acts is one call below, or one landing of its own.
+//!
+//! - [`contents`], with [`restore`] (contents and their directories) and [`hold_again`] (what was discarded)
+//! - [`attributes`]; [`confirmed`]: what stays, for a confirm has landed it
+//! - [`rollback`]: one path goes back to what it was
+
+mod attributes;
+mod confirmed;
+mod contents;
+mod hold_again;
+mod restore;
+pub(super) mod rollback;
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::File;
 
-use super::carry::Move;
-use super::permits::Permits;
-use super::rename::End;
+use self::attributes::is_on_attributes;
+use self::contents::is_on_held;
+use super::names::carry::Move;
+use super::names::rename::End;
+use super::review::permits::Permits;
 use super::review::{Review, Reviewed, busy_within, changed_meanwhile, failed, refused_at};
-use super::undo_attributes::is_on_attributes;
-use super::undo_contents::is_on_held;
 use super::{Error, NodeId, Overlay, Result, State};
 use crate::model::{ChangeId, ChangeKind, OperationId, RelPath};
 use crate::policy::rules::Action;

@@ -220,7 +220,7 @@ impl StateDirs {
         let doing = || format!("open upper file {id} in {}", self.description);
         match place.open(OFlags::RDWR) {
             Err(err) if err.raw_os_error() == Some(libc::EACCES) => open_despite_mode(&place).doing(doing),
-            // What is kept can be read on. Who writes to it is told (`overlay/content.rs`).
+            // What is kept can be read on. Who writes to it is told (`overlay/files/content.rs`).
             Err(err) if err.raw_os_error() == Some(libc::EROFS) => {
                 place.open(OFlags::RDONLY).map(File::from).doing(doing)
             }

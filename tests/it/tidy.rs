@@ -14,8 +14,6 @@ const LAYERS: [&str; 14] = [
     "ui", "cli",
 ];
 
-const ARCHITECTURE: &str = "docs/ARCHITECTURE.md";
-
 /// The layers that do no I/O, read no clock and spawn nothing.
 const PURE_LAYERS: [&str; 4] = ["model", "diff", "policy", "protocol"];
 
@@ -36,7 +34,7 @@ const CHECKS: [fn(&Tree) -> Vec<String>; 13] = [
     no_test_is_ignored,
     tests_do_not_sleep,
     dependencies_say_why,
-    each_room_of_the_overlay_stands_in_the_table,
+    each_file_of_the_overlay_stands_in_the_head_of_its_room,
 ];
 
 #[test]
@@ -184,15 +182,22 @@ fn dependencies_say_why(tree: &Tree) -> Vec<String> {
     faults
 }
 
-/// The table is the one place that names them all.
-fn each_room_of_the_overlay_stands_in_the_table(tree: &Tree) -> Vec<String> {
-    let table = tree.files.get(ARCHITECTURE).and_then(|text| text.split_once("The rooms of `overlay`"));
-    let table = table.map_or("", |(_, after)| after.split("\n## ").next().unwrap_or_default());
-    let code = tree.files.get("src/overlay/mod.rs").map(|text| code_of(text)).unwrap_or_default();
-    let rooms = without_tests(&code);
-    let rooms = rooms.lines().filter_map(|line| line.trim().strip_prefix("mod ")?.strip_suffix(';'));
-    let missing = rooms.filter(|room| !table.contains(&format!("`{room}`")));
-    missing.map(|room| format!("{ARCHITECTURE}: the rooms of `overlay` lack `{room}`")).collect()
+/// The head of a room is the one place that names all that is in it.
+fn each_file_of_the_overlay_stands_in_the_head_of_its_room(tree: &Tree) -> Vec<String> {
+    let is_room =
+        |path: &str| path.strip_prefix("src/overlay/").is_some_and(|name| !name.contains('/') && name != "tests.rs");
+    let mut faults = Vec::new();
+    for (path, text) in tree.files.iter().filter(|(path, _)| is_room(path)) {
+        let head: String = text.lines().take_while(|line| line.starts_with("//!")).collect();
+        for line in without_tests(&code_of(text)).lines() {
+            let declared = line.trim().strip_prefix("pub(super) ").unwrap_or(line.trim());
+            let Some(file) = declared.strip_prefix("mod ").and_then(|rest| rest.strip_suffix(';')) else { continue };
+            if !head.contains(&format!("[`{file}`]")) {
+                faults.push(format!("{path}: its head lacks `{file}`"));
+            }
+        }
+    }
+    faults
 }
 
 fn word_only_in(tree: &Tree, word: &str, layers: &[&str]) -> Vec<String> {
@@ -221,9 +226,7 @@ impl Tree {
         for place in ["src", "tests"] {
             read_rust(root, &root.join(place), &mut files);
         }
-        for path in ["Cargo.toml", ARCHITECTURE] {
-            files.insert(path.into(), fs::read_to_string(root.join(path)).expect(path));
-        }
+        files.insert("Cargo.toml".into(), fs::read_to_string(root.join("Cargo.toml")).expect("Cargo.toml"));
         Self { files }
     }
 
@@ -565,14 +568,12 @@ fn a_file_without_a_head_is_reported() {
 }
 
 #[test]
-fn a_room_that_the_table_lacks_is_reported() {
-    let with = |table: &str| {
-        let rooms = "mod open;\nmod close;\n#[cfg(test)]\nmod tests;\n".to_owned();
-        let table = format!("`close`\nThe rooms of `overlay`:\n{table}\n## Other\n`close`");
-        Tree { files: BTreeMap::from([("src/overlay/mod.rs".into(), rooms), (ARCHITECTURE.into(), table)]) }
-    };
-    assert_eq!(each_room_of_the_overlay_stands_in_the_table(&with("| `open` |")).len(), 1);
-    assert!(each_room_of_the_overlay_stands_in_the_table(&with("| `open`, `close` |")).is_empty());
+fn a_file_that_the_head_of_its_room_lacks_is_reported() {
+    let check = each_file_of_the_overlay_stands_in_the_head_of_its_room;
+    let room = "mod open;\npub(super) mod close;\n#[cfg(test)]\nmod tests;\n";
+    check_bad(check, "src/overlay/files.rs", &format!("//! [`open`]\n{room}"));
+    check_bad(check, "src/overlay/files.rs", &format!("//! [`close`]\n{room}// [`open`]"));
+    check_good(check, "src/overlay/files.rs", &format!("//! [`open`],\n//! [`close`]\n{room}"));
 }
 
 #[test]

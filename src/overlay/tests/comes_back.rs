@@ -2,7 +2,7 @@
 //! judged.
 
 use super::*;
-use crate::overlay::rollback::RollbackHow;
+use crate::overlay::undo::rollback::RollbackHow;
 use crate::protocol::{ErrorBody, Outcome};
 use crate::store::Fate;
 use crate::sys::file;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::*;
-use crate::overlay::discard::Writing;
+use crate::overlay::review::discard::Writing;
 use crate::store::{Backup, Below, Durability, Epilogue, Landing};
 use crate::sys::steps::{Area, Calls, Ended, Fate, PANICKED, Steps, Trap, apart, assert_passes_apart};
 

@@ -3,8 +3,8 @@
 
 use rustix::fs::XattrFlags;
 
-use super::super::watch::Round;
 use super::*;
+use crate::overlay::outside::watch::Round;
 use crate::sys::watch::Watches;
 
 /// What becomes of `path`, found as `node`.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::model::{Digest, RelPath};
-use crate::overlay::carry::Move;
-use crate::overlay::uppers::Upper;
+use crate::overlay::names::carry::Move;
+use crate::overlay::state::uppers::Upper;
 use crate::store::{UpperId, UpperRow};
 
 /// Enough that a look at all of them for each would take minutes.

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::*;
-use crate::overlay::discard::Writing;
+use crate::overlay::review::discard::Writing;
 use crate::sys::steps::{Area, Calls, Fate, Steps, Trap, test_apart};
 
 /// By which a process knows what is done, and which open fails meanwhile, the first being 1.

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use super::*;
-use crate::overlay::handles::Target;
+use crate::overlay::files::handles::Target;
 use crate::sys::file::Meta;
 use crate::sys::lease;
 

@@ -4,7 +4,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 
 use super::*;
-use crate::overlay::flush::WAIT_FOR_CLOSE;
+use crate::overlay::judge::flush::WAIT_FOR_CLOSE;
 
 /// Above any that the kernel gives.
 const NO_PROCESS: u32 = 1 << 23;

@@ -1,8 +1,8 @@
 //! What the kernel is told holds until it is told otherwise only where nothing was told of meanwhile.
 
-use super::super::nodes::Told;
-use super::super::watch::{Holds, Round};
 use super::*;
+use crate::overlay::outside::watch::{Holds, Round};
+use crate::overlay::state::nodes::Told;
 use crate::sys::watch::{Seen, Watches};
 
 /// For how long the attributes of a file hold that were looked at before `meanwhile`, and then those looked at again.

@@ -3,7 +3,7 @@
 use super::reference::{Action, Anchor, Held, Known, Model, Upper, Window, WindowLength};
 use super::tree::{Leaf, Node, Path, Thing};
 use crate::model::{ChangeKind, Reason};
-use crate::overlay::compare::leaves_project;
+use crate::overlay::judge::compare::leaves_project;
 use crate::policy::risk::{RiskSide, RiskSubject, RiskSwitches, signals};
 use crate::policy::tier::{Facts, Verdict, judge};
 

@@ -676,7 +676,7 @@ impl Model {
 
     pub fn symlink(&mut self, path: &str, target: &str) -> Answer {
         self.free(path)?;
-        let leaves = crate::overlay::compare::leaves_project(&super::path(path), target.as_bytes());
+        let leaves = crate::overlay::judge::compare::leaves_project(&super::path(path), target.as_bytes());
         let waits = self.is_gated(path) || self.is_in_held_dir(path);
         let is_judged = self.upper.contains_key(path) || self.is_used(path) || self.had_dir(path) || leaves || waits;
         self.add(path, Thing::Symlink(target.as_bytes().to_vec()), 0o777);

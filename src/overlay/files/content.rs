@@ -1,0 +1,307 @@
+//! The content of open files: reading, writing, and making it durable.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::copy_up::Keep;
+use super::handles::{Access, Handle, HandleId, OpenFile, OpenFlags, Target};
+use crate::model::RelPath;
+use crate::overlay::error::Context;
+use crate::overlay::state::limits::{Extent, Position};
+use crate::overlay::state::nodes::NodeId;
+use crate::overlay::{Caller, Error, Overlay, Result};
+use crate::policy::rules::Action;
+use crate::sys::file::{self, FileKind, SET_GID, SET_UID};
+use crate::sys::{process, tree};
+
+impl Overlay {
+    pub fn read(&self, handle: HandleId, offset: u64, size: usize) -> Result<Vec<u8>> {
+        let handle = self.handle(handle)?;
+        file::read_at(&handle.readable(), offset, size).doing(|| format!("read at {offset}"))
+    }
+
+    /// From the kernel's page cache: it does not tell for whom.
+    pub fn write(&self, handle: HandleId, offset: u64, data: &[u8]) -> Result<usize> {
+        if let Some(open) = self.handle(handle)?.judged() {
+            open.changed_quietly.store(true, Ordering::SeqCst);
+        }
+        self.write_by(handle, Position::At(offset), data, &Caller::KERNEL)
+    }
+
+    pub fn write_by(&self, handle: HandleId, to: Position, data: &[u8], caller: &Caller) -> Result<usize> {
+        let handle = self.handle(handle)?;
+        let extent = Extent { begins: to, length: data.len() as u64 };
+        self.change_content(&handle, Keep::Content, (caller, extent), |file| write_to(file, to, data))
+    }
+
+    /// The same by who has no right to keep set-id bits. For what goes through its page cache the kernel asks for that.
+    pub fn write_unprivileged(&self, handle: HandleId, to: Position, data: &[u8], caller: &Caller) -> Result<usize> {
+        let handle = self.handle(handle)?;
+        let extent = Extent { begins: to, length: data.len() as u64 };
+        self.change_content(&handle, Keep::Content, (caller, extent), |file| {
+            drop_set_id(file, caller)?;
+            write_to(file, to, data)
+        })
+    }
+
+    /// Does `change` to the content of the handle's file, in upper unless it passes.
+    pub(super) fn change_content<T>(
+        &self,
+        handle: &Handle,
+        keep: Keep,
+        (caller, extent): (&Caller, Extent),
+        change: impl FnOnce(&File) -> io::Result<T>,
+    ) -> Result<T> {
+        self.check_writable()?;
+        let open = match &handle.target {
+            Target::Passed(passed) => return Ok(change(passed.writable()?)?),
+            Target::Judged(open) => open,
+        };
+        let under_way = open.begin_write();
+        let ready = self.make_ready(handle, open, keep, extent);
+        let file = ready.inspect_err(|_| self.leave_to_its_close(handle, open))?;
+        if extent.begins != Position::End {
+            handle.note_rewrites();
+        }
+        // Before the bytes: a judgement under way must not take this handle for done.
+        let first = !handle.note_written();
+        if first {
+            self.witness.look(*caller, &handle.seen);
+            self.note_program(handle, open);
+            self.store.record_rows().inspect_err(|_| handle.note_unrecorded())?;
+        }
+        let result = change(&file);
+        if first {
+            // It may end at once, or become another program.
+            handle.seen.wait();
+        }
+        self.note_room(open, &file)?;
+        // And after them: a close of another descriptor may have judged meanwhile, without them.
+        handle.note_written();
+        drop(under_way);
+        match result {
+            // Opened for reading alone, for there was nothing else to be had where the state directory is.
+            Err(err) if err.raw_os_error() == Some(libc::EBADF) => Err(Error::Errno(libc::EROFS)),
+            result => Ok(result?),
+        }
+    }
+
+    /// What is to be written to, once that may be.
+    fn make_ready(&self, handle: &Handle, open: &Arc<OpenFile>, keep: Keep, extent: Extent) -> Result<Arc<File>> {
+        self.keep_overwritten_content(open, extent, &handle.opener)?;
+        let file = self.writable(open, keep, handle.opened())?;
+        self.check_room_in(&file, extent)?;
+        Ok(file)
+    }
+
+    /// A write that came to nothing was under way: who judged the file at that moment has left it to whoever writes.
+    fn leave_to_its_close(&self, handle: &Handle, open: &OpenFile) {
+        if open.upper().is_some() {
+            handle.note_written();
+        }
+    }
+
+    /// What a rule says of the program behind a handle counts, whoever closes last and has the content judged.
+    fn note_program(&self, handle: &Handle, open: &OpenFile) {
+        if !self.policy().names_programs() {
+            return;
+        }
+        let (Some(id), Ok(path)) = (open.upper(), self.path_of(open.node)) else { return };
+        if let Action::Hold(source) = self.action_on_content(&path, FileKind::Regular, &handle.opener)
+            && let Some(upper) = self.state.lock().uppers.get_mut(id)
+        {
+            upper.because.push(source.reason());
+        }
+    }
+
+    /// Where the open itself empties the file. Without that there is no handle.
+    pub(super) fn empty_at_open(
+        &self,
+        id: HandleId,
+        open: &Arc<OpenFile>,
+        flags: OpenFlags,
+        caller: &Caller,
+    ) -> Result<()> {
+        if !flags.truncates() {
+            return Ok(());
+        }
+        let handle = self.handle(id)?;
+        self.empty(&handle, open, caller).or_else(|err| {
+            self.release(id)?;
+            Err(err)
+        })
+    }
+
+    /// Judged with what is written next, or at the release.
+    fn empty(&self, handle: &Handle, open: &Arc<OpenFile>, caller: &Caller) -> Result<()> {
+        let _under_way = open.begin_write();
+        self.keep_overwritten_content(open, Extent::NONE, &handle.opener)?;
+        let may_be_new = open.upper().is_none();
+        let file = self.writable(open, Keep::Nothing, handle.opened())?;
+        handle.note_began();
+        self.note_program(handle, open);
+        let meta = file::Meta::of(file.as_fd())?;
+        let emptied = match may_be_new && meta.size == 0 {
+            // Made a moment ago: what it is copied from has just been left out.
+            true => Ok(()),
+            false => file.set_len(0),
+        };
+        emptied.and_then(|()| drop_set_id_of(&file, meta.mode, caller)).doing(|| "truncate".to_owned())?;
+        self.note_room(open, &file)
+    }
+
+    pub(in crate::overlay) fn truncate(
+        &self,
+        node: NodeId,
+        handle: Option<HandleId>,
+        size: u64,
+        caller: &Caller,
+    ) -> Result<()> {
+        if let Some(handle) = handle.and_then(|id| self.handle(id).ok()).filter(|handle| handle.access == Access::Write)
+        {
+            return self.cut(&handle, size, caller);
+        }
+        let flags = OpenFlags::from_raw(libc::O_WRONLY);
+        let opened = self.open(node, flags, caller)?;
+        let done = self.handle(opened.handle).and_then(|handle| self.cut(&handle, size, caller));
+        let ended = self.end_change(opened.handle, caller);
+        done.and(ended)
+    }
+
+    /// Refused, it has changed nothing that the view shows.
+    fn cut(&self, handle: &Handle, size: u64, caller: &Caller) -> Result<()> {
+        let keep = if size == 0 { Keep::NothingAtOnce } else { Keep::Content };
+        let may_be_new = handle.judged().is_some_and(|open| open.upper().is_none());
+        self.change_content(handle, keep, (caller, Extent::NONE), |file| {
+            match may_be_new && size == 0 && file.metadata()?.len() == 0 {
+                // Made a moment ago, and in the view already.
+                true => Ok(()),
+                false => file.set_len(size),
+            }
+        })
+    }
+
+    pub fn fallocate(&self, handle: HandleId, mode: i32, offset: u64, length: u64, caller: &Caller) -> Result<()> {
+        let handle = self.handle(handle)?;
+        let flags = rustix::fs::FallocateFlags::from_bits_retain(mode as u32);
+        let frees = flags.contains(rustix::fs::FallocateFlags::PUNCH_HOLE);
+        let extent = if frees { Extent::NONE } else { Extent { begins: Position::At(offset), length } };
+        if let Some(open) = handle.judged() {
+            open.changed_quietly.store(true, Ordering::SeqCst);
+        }
+        self.change_content(&handle, Keep::Content, (caller, extent), |file| {
+            Ok(rustix::fs::fallocate(file, flags, offset, length)?)
+        })
+    }
+
+    /// `SEEK_DATA` and `SEEK_HOLE`; the kernel does the other kinds by itself.
+    pub fn lseek(&self, handle: HandleId, offset: i64, whence: i32) -> Result<i64> {
+        let handle = self.handle(handle)?;
+        let offset = u64::try_from(offset).map_err(|_| Error::Errno(libc::ENXIO))?;
+        let from = match whence {
+            libc::SEEK_DATA => rustix::fs::SeekFrom::Data(offset),
+            libc::SEEK_HOLE => rustix::fs::SeekFrom::Hole(offset),
+            _ => return Err(Error::Errno(libc::EINVAL)),
+        };
+        let position = rustix::fs::seek(handle.readable(), from).map_err(io::Error::from)?;
+        i64::try_from(position).map_err(|_| Error::Errno(libc::EOVERFLOW))
+    }
+
+    pub fn copy_file_range(
+        &self,
+        from: HandleId,
+        from_offset: u64,
+        to: HandleId,
+        to_offset: u64,
+        length: usize,
+        caller: &Caller,
+    ) -> Result<usize> {
+        let (from, to) = (self.handle(from)?, self.handle(to)?);
+        let source = from.readable();
+        let extent = Extent { begins: Position::At(to_offset), length: length as u64 };
+        self.change_content(&to, Keep::Content, (caller, extent), |file| {
+            let (mut read_at, mut write_at) = (from_offset, to_offset);
+            Ok(rustix::fs::copy_file_range(&source, Some(&mut read_at), file, Some(&mut write_at), length)?)
+        })
+    }
+
+    /// Durable when it returns; settles nothing (SPEC §4.1). For content in upper that takes its row as well: without it
+    /// recovery would not know whose content it is. And rows that are older than what is on disk would bring back what
+    /// the content replaced.
+    pub fn fsync(&self, handle: HandleId, datasync: bool) -> Result<()> {
+        let handle = self.handle(handle)?;
+        let sync = |file: &File| if datasync { file.sync_data() } else { file.sync_all() };
+        let open = match &handle.target {
+            Target::Passed(passed) => return Ok(sync(passed.readable())?),
+            Target::Judged(open) => open,
+        };
+        if let Some(landed) = open.upper().and_then(|id| self.note_synced(id)) {
+            match self.lower.open_to_read(&landed) {
+                Err(err) if tree::is_absent(&err) => {}
+                below => sync(&below?).doing(|| format!("fsync {landed}"))?,
+            }
+        }
+        sync(&open.file()).doing(|| "fsync".to_owned())?;
+        if let Some(path) = self.landed_at(open.node) {
+            self.sync_name(&path, &open.file())?;
+        }
+        Ok(self.store.sync()?)
+    }
+
+    /// Where a node is, if something has landed there.
+    fn landed_at(&self, node: NodeId) -> Option<RelPath> {
+        let state = self.state.lock();
+        state.nodes.path(node).ok().filter(|path| state.seen.contains_key(path))
+    }
+
+    /// What a landing put at a path is there by a change of names, which the sync of a file need not make durable: btrfs was
+    /// seen to bring back what an exchange had replaced. `file` is any of that file system.
+    pub(in crate::overlay) fn sync_name(&self, path: &RelPath, file: &File) -> Result<()> {
+        let synced = self.lower.place(path).and_then(|place| place.sync_dir());
+        let synced = match synced {
+            // Its name has gone, with all of its directory.
+            Err(err) if tree::is_absent(&err) => Ok(()),
+            // Its names may be changed by who may not list them; only who may can sync them apart from all else.
+            Err(err) if err.kind() == io::ErrorKind::PermissionDenied => {
+                rustix::fs::syncfs(file).map_err(io::Error::from)
+            }
+            other => other,
+        };
+        synced.doing(|| format!("sync the directory of {path}"))
+    }
+
+    /// The names in a directory, as the view shows them: those that lower has, and those that are held.
+    pub fn sync_dir(&self, dir: NodeId) -> Result<()> {
+        let path = self.path_of(dir)?;
+        tree::sync_dir(self.dir_in_view(&path)?.as_fd()).doing(|| format!("fsync {path}"))?;
+        Ok(self.store.sync_names()?)
+    }
+}
+
+/// How much was written. What goes to one place may be all or an error: it is written there again. Only the file system that
+/// has the file knows where it ends: others may write to it below.
+fn write_to(file: &File, to: Position, data: &[u8]) -> io::Result<usize> {
+    match to {
+        Position::At(offset) => file.write_all_at(data, offset).map(|()| data.len()),
+        Position::End => file::append(file.as_fd(), data),
+    }
+}
+
+/// What `O_TRUNC` does to the mode. At every other change of content the kernel asks for it; here it leaves all to us.
+pub(super) fn drop_set_id(file: &File, caller: &Caller) -> io::Result<()> {
+    drop_set_id_of(file, file::Meta::of(file.as_fd())?.mode, caller)
+}
+
+fn drop_set_id_of(file: &File, mode: u32, caller: &Caller) -> io::Result<()> {
+    // Without the group's execute bit it is no lent group but a mark for mandatory locks.
+    let lends_group = mode & 0o2010 == 0o2010;
+    let kept = mode & !SET_UID & if lends_group { !SET_GID } else { u32::MAX };
+    match kept == mode || process::keeps_set_id(caller.pid) {
+        true => Ok(()),
+        false => file::set_mode(file.as_fd(), kept),
+    }
+}

@@ -1,0 +1,404 @@
+//! Copy-up: before the first write, a file's content moves to upper, and what lay below is remembered as its base.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::MutexGuard;
+
+use super::handles::{Backing, OpenFile};
+use crate::diff::TEXT_BYTES_MAX;
+use crate::model::{RelPath, Stamp};
+use crate::overlay::error::Context;
+use crate::overlay::judge::claim::Claim;
+use crate::overlay::state::nodes::NodeId;
+use crate::overlay::state::uppers::{Recorded, Upper};
+use crate::overlay::{Error, Overlay, Result, State};
+use crate::policy::rules::{Action, HoldSource};
+use crate::store::{self, Base, Below, FileLooks, NewUpper, UpperFile, UpperId, UpperRow, What};
+use crate::sys::file::{self, FileKind, Meta};
+use crate::sys::tree::is_absent;
+
+/// What a copy-up needs of the old content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keep {
+    Content,
+    /// Nothing is written, which alone takes set-id bits away.
+    ContentAndSetId,
+    /// It is about to be emptied: only the metadata.
+    Nothing,
+    /// The same by an act that is over with that: it is shown empty only when that is recorded.
+    NothingAtOnce,
+}
+
+impl Overlay {
+    /// The file a write to `open` goes to, noted as dirty. Copies up where needed; `opened` is what lower was when the
+    /// writing handle was opened.
+    pub(super) fn writable(&self, open: &Arc<OpenFile>, keep: Keep, opened: Option<Stamp>) -> Result<Arc<File>> {
+        if open.dirty.load(Ordering::SeqCst) {
+            return Ok(open.file());
+        }
+        let _one_at_a_time = open.copying.lock();
+        loop {
+            let (backing, way) = {
+                let state = self.state.lock();
+                (open.backing().clone(), state.way_back_of(open))
+            };
+            match backing {
+                Backing::Orphan(file) | Backing::Lower(file)
+                    if self.comes_back(open, way.as_ref(), (&file, keep))? => {}
+                Backing::Orphan(file) if open.is_orphan(&file) => return Ok(file),
+                // Something has taken its place there by another act, with which it goes on.
+                Backing::Orphan(_) => {}
+                Backing::Upper(id, file) if self.mark_written(open, id)? => return Ok(file),
+                // Given up for lower, or for an entry of its own, between the two looks.
+                Backing::Upper(id, _) if open.upper() != Some(id) => {}
+                Backing::Upper(..) => return Err(Error::Errno(libc::ESTALE)),
+                Backing::Lower(lower) => self.copy_up(open, &lower, keep, opened)?,
+            }
+        }
+    }
+
+    /// Somebody has renamed below what is open, and nobody has looked at its new name yet: the kernel tells it. Without it
+    /// what is written would be in no file.
+    fn find_name_below(&self, node: NodeId, lower: &File) {
+        if self.state.lock().nodes.path(node).is_ok() {
+            return;
+        }
+        let Some(path) = self.lower.path_of(lower.as_fd()) else { return };
+        match self.learn_name(&path) {
+            // Its deletion may wait for review: then the view has no such name.
+            Err(err) if err.code() != libc::ENOENT => log::warn!("look for {path}, which is written to: {err}"),
+            Ok(()) | Err(_) => {}
+        }
+    }
+
+    /// A file that has lost its name in the view may have one below, which waits for review. It gets an inode of its own
+    /// before it is made to look otherwise: what is confirmed or discarded there is as it was.
+    pub(super) fn part_if_nameless(&self, node: NodeId) -> Result<()> {
+        let open = {
+            let state = self.state.lock();
+            if state.nodes.path(node).is_ok() { None } else { state.nodes.open_on(node).cloned() }
+        };
+        let Some(open) = open else { return Ok(()) };
+        let Backing::Lower(lower) = open.backing().clone() else { return Ok(()) };
+        if Meta::of(lower.as_fd()).doing(|| "stat an unlinked file".to_owned())?.links == 0 {
+            return Ok(());
+        }
+        let _one_at_a_time = open.copying.lock();
+        self.copy_up(&open, &lower, Keep::ContentAndSetId, None)?;
+        self.note_room(&open, &open.file())
+    }
+
+    /// The same of all that was deleted or replaced and has this inode still, which is about to be another file.
+    pub(in crate::overlay) fn part_nameless_from(&self, below: &Meta) -> Result<()> {
+        let nodes: Vec<NodeId> = {
+            let state = self.state.lock();
+            let nodes = state.handles.values().map(|handle| handle.node);
+            nodes.filter(|node| state.nodes.has_lower(*node, &below.stamp())).collect()
+        };
+        nodes.into_iter().try_for_each(|node| self.part_if_nameless(node))
+    }
+
+    /// What is open of lower is a copy from then on, unless something else is open by now. Under `copying`.
+    fn copy_up(&self, open: &Arc<OpenFile>, lower: &Arc<File>, keep: Keep, opened: Option<Stamp>) -> Result<()> {
+        self.find_name_below(open.node, lower);
+        let (upper, meta) = self.copy_to_enter(lower, keep)?;
+        let moved_on = opened.is_some_and(|opened| self.has_moved_on(open.node, &opened, &meta, lower));
+        self.enter_copied(open, upper, (lower, &meta), keep, moved_on)
+    }
+
+    /// Whether lower has something else by now than its writer has opened. Where only the ctime has moved, and not by a
+    /// further name, somebody may have written and put the time of modification back: unless what is known of the content
+    /// says otherwise, he is taken to have.
+    fn has_moved_on(&self, node: NodeId, opened: &Stamp, now: &Meta, lower: &File) -> bool {
+        if !same_content_stamp(opened, &now.stamp()) {
+            return true;
+        }
+        if opened.ctime == now.ctime || now.links > 1 {
+            return false;
+        }
+        let Ok(path) = self.state.lock().nodes.path(node) else { return true };
+        if self.action(&path, FileKind::Regular) == Action::Pass {
+            // Of what nobody judges nothing is known that could say otherwise.
+            return false;
+        }
+        let known = self.state.lock().digest_known(&path, opened).filter(|_| now.size <= TEXT_BYTES_MAX);
+        known.is_none() || file::digest(lower).ok() != known
+    }
+
+    /// A copy of what is open, on its way into the view, and what that was.
+    pub(super) fn copy_to_enter(&self, opened: &File, keep: Keep) -> Result<(UpperFile<'_>, Meta)> {
+        let meta = Meta::of(opened.as_fd()).doing(|| "stat a file to copy up".to_owned())?;
+        self.check_may_change(match keep {
+            Keep::Content | Keep::ContentAndSetId => meta.blocks.saturating_mul(512),
+            Keep::Nothing | Keep::NothingAtOnce => 0,
+        })?;
+        let upper = self.store.create_upper(meta.mode)?;
+        let copied = copy_file(opened, &meta, &upper.file, keep, self.grants.suid);
+        copied.doing(|| "copy up".to_owned())?;
+        Ok((upper, meta))
+    }
+
+    /// A file or symlink of lower as an entry that is claimed: what is about to be done to it waits for review by that rule,
+    /// though nobody writes to it. None where it is gone or of another kind by now, or has an entry.
+    pub(super) fn take_up(&self, path: &RelPath, kind: FileKind, rule: HoldSource) -> Result<Option<Claim<'_>>> {
+        let (new, what, meta, file) = if kind == FileKind::Symlink {
+            let Some(meta) = self.lower.stat(path).doing(|| format!("stat {path}"))? else { return Ok(None) };
+            let (new, what) = self.copy_to_upper(path)?;
+            (new, what, meta, None)
+        } else {
+            let lower = match self.lower.open_to_read(path) {
+                Err(err) if is_absent(&err) => return Ok(None),
+                opened => opened.doing(|| format!("open {path}"))?,
+            };
+            let (upper, meta) = self.copy_to_enter(&lower, Keep::ContentAndSetId)?;
+            (upper.new, What::File, meta, Some(upper.file))
+        };
+        let (names, base, looks) = (vec![path.clone()], Base::of(Below::of(Some(&meta))), Some(FileLooks::of(&meta)));
+        let row = UpperRow { id: new.id(), names, what, base, held: None, looks };
+        let mut state = self.state.lock();
+        let has_entry = || meta.links > 1 && state.uppers.of_inode(&meta.stamp()).is_some();
+        if meta.kind != kind || state.uppers.at(path).is_some() || has_entry() {
+            return Ok(None);
+        }
+        self.store.save_upper(&row)?;
+        state.epoch += 1;
+        state.uppers.insert(Upper { busy: true, because: vec![rule.reason()], ..Upper::written(row) });
+        let id = new.keep();
+        if let (Some(file), Some(open)) = (file, state.nodes.open_at(path))
+            && matches!(*open.backing(), Backing::Lower(_))
+        {
+            open.set_backing(Backing::Upper(id, Arc::new(file)));
+        }
+        Ok(Some(Claim { overlay: self, id, judged: false }))
+    }
+
+    /// Puts the copy of what was open into the view, unless something else is open by now. Without a name only who has it
+    /// open sees it.
+    pub(super) fn enter_copied(
+        &self,
+        open: &Arc<OpenFile>,
+        UpperFile { new, file }: UpperFile<'_>,
+        (copied, meta): (&Arc<File>, &Meta),
+        keep: Keep,
+        moved_on: bool,
+    ) -> Result<()> {
+        let mut state = self.state.lock();
+        if !Arc::ptr_eq(&open.file(), copied) {
+            return Ok(());
+        }
+        let path = state.nodes.path(open.node).ok();
+        if path.is_none() {
+            // Whatever name lower's file is found by later, that is not what is written here.
+            state.nodes.set_lower(open.node, None);
+        }
+        // It may be being deleted at this moment.
+        let Some(path) = path.filter(|path| state.uppers.at(path).is_none()) else {
+            let is_lowers = matches!(*open.backing(), Backing::Lower(_));
+            if is_lowers {
+                open.set_backing(Backing::Orphan(Arc::new(file)));
+            }
+            return Ok(());
+        };
+        let below = Below::of(Some(meta));
+        let looks = Some(FileLooks::of(meta));
+        let id = new.id();
+        let row = UpperRow { id, names: vec![path], what: What::File, base: Base::of(below), held: None, looks };
+        match keep {
+            Keep::NothingAtOnce => self.store.save_upper(&row)?,
+            Keep::Content | Keep::ContentAndSetId | Keep::Nothing => self.store.save_upper_soon(&row)?,
+        }
+        state.uppers.insert(Upper { moved_on, ..Upper::written(row) });
+        state.epoch += 1;
+        open.set_backing(Backing::Upper(new.keep(), Arc::new(file)));
+        open.dirty.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// New upper content takes a free name of the view, or one whose deletion is held.
+    pub(in crate::overlay) fn add_upper(&self, new: NewUpper<'_>, path: &RelPath, what: What) -> Result<UpperId> {
+        self.enter_new(new, path, what, |row| self.store.save_upper(row))
+    }
+
+    /// The same for a file that is opened with it.
+    pub(super) fn add_opened_upper(&self, new: NewUpper<'_>, path: &RelPath) -> Result<UpperId> {
+        self.enter_new(new, path, What::File, |row| self.store.save_upper_soon(row))
+    }
+
+    fn enter_new(
+        &self,
+        new: NewUpper<'_>,
+        path: &RelPath,
+        what: What,
+        save: impl FnOnce(&UpperRow) -> store::Result<()>,
+    ) -> Result<UpperId> {
+        let mut state = self.state.lock();
+        let id = self.enter_at(&mut state, new, path, what, save)?;
+        drop(state);
+        self.name_changed(path)?;
+        Ok(id)
+    }
+
+    /// The same under a lock that is let go while what hides the name is judged.
+    pub(super) fn enter_at(
+        &self,
+        state: &mut MutexGuard<'_, State>,
+        new: NewUpper<'_>,
+        path: &RelPath,
+        what: What,
+        save: impl FnOnce(&UpperRow) -> store::Result<()>,
+    ) -> Result<UpperId> {
+        let id = new.id();
+        self.wait_while_busy(state, path);
+        let (names, base) = (vec![path.clone()], Base::of(Below::Nothing));
+        let mut row = UpperRow { id, names, what, base, held: None, looks: None };
+        let hidden = state.uppers.at(path).and_then(|id| state.uppers.get(id)).map(|upper| upper.row.clone());
+        if let Some(hidden) = hidden {
+            if hidden.what != What::Whiteout {
+                // It has come back there since that was looked at.
+                return Err(Error::Errno(libc::ESTALE));
+            }
+            // Deleted and made again is a modification of what was there (SPEC §4.3).
+            row.base = hidden.base;
+            row.held = hidden.held;
+            self.store.replace_upper(hidden.id, &row)?;
+            state.uppers.remove(hidden.id);
+        } else {
+            save(&row)?;
+        }
+        state.uppers.insert(Upper::written(row));
+        Ok(new.keep())
+    }
+
+    /// Until what is at a path is judged, or landed.
+    pub(super) fn wait_while_busy(&self, state: &mut MutexGuard<'_, State>, path: &RelPath) {
+        while state.uppers.at(path).and_then(|id| state.uppers.get(id)).is_some_and(|upper| upper.busy) {
+            self.changed.wait(state);
+        }
+    }
+
+    /// Notes that an upper entry was written since it was last judged.
+    pub(in crate::overlay) fn mark_dirty(&self, id: UpperId) -> Result<()> {
+        self.note_dirty(&mut self.state.lock(), id).map(|_| ())
+    }
+
+    /// The same, by a write through `open`. False when the entry is gone.
+    fn mark_written(&self, open: &OpenFile, id: UpperId) -> Result<bool> {
+        let mut state = self.state.lock();
+        while state.uppers.get(id).is_some_and(|upper| upper.given_away) {
+            self.changed.wait(&mut state);
+        }
+        let noted = self.note_dirty(&mut state, id)?;
+        // Under the lock: whoever takes the entry for judging takes this back.
+        open.dirty.store(noted, Ordering::SeqCst);
+        Ok(noted)
+    }
+
+    fn note_dirty(&self, state: &mut State, id: UpperId) -> Result<bool> {
+        let Some(upper) = state.uppers.get_mut(id) else { return Ok(false) };
+        if upper.row.what.is_structure() {
+            // It has attributes, and no content that anybody would judge.
+            return Ok(true);
+        }
+        // What was synced before it landed stays so until somebody writes again.
+        upper.synced &= !upper.is_landed();
+        upper.dirty = true;
+        if !upper.has_row() {
+            self.store.save_upper(&upper.row)?;
+            upper.recorded = Recorded::Row;
+        }
+        Ok(true)
+    }
+
+    /// Whatever lands the entry's content must be durable. Where it has landed already and is only open still, lower's
+    /// content must be synced: gives its path.
+    pub(super) fn note_synced(&self, id: UpperId) -> Option<RelPath> {
+        let mut state = self.state.lock();
+        while state.uppers.get(id)?.busy {
+            // It may be landing, as something that nobody had synced.
+            self.changed.wait(&mut state);
+        }
+        let upper = state.uppers.get_mut(id)?;
+        upper.synced = true;
+        upper.is_landed().then(|| upper.row.path().clone())
+    }
+
+    /// Lets an upper entry go that has landed and is not being written. Who has it open goes on with lower, also to write:
+    /// what others do below is to show, and not to be written over by what the entry had.
+    pub(in crate::overlay) fn evict(&self, id: UpperId) {
+        let mut state = self.state.lock();
+        let Some(upper) = state.uppers.get(id).filter(|upper| upper.is_landed() && !upper.busy) else { return };
+        let (path, base) = (upper.row.path().clone(), upper.row.base);
+        if let Some(open) = state.open_of(id, &path).cloned() {
+            if open.is_unused() {
+                state.nodes.let_go(&open);
+            } else if base.is_shared() && open.writers() > 0 {
+                // One name of it may be moved aside or replaced meanwhile: who writes goes on with the others.
+                return;
+            } else if !self.goes_on_with_lower(&open, &path) {
+                return;
+            }
+            if let Below::Entry { stamp, .. } = base.below {
+                state.handles_on(open.node).for_each(|handle| handle.landed(stamp));
+            }
+        }
+        state.uppers.remove(id);
+        state.epoch += 1;
+        drop(state);
+        self.store.drop_upper_file(id);
+    }
+
+    /// False where lower's file cannot be opened now: by its name what is written next would be nobody's. It stays as it is
+    /// until the entry is let go again, as it does where it is removed below and may still be written, which is to be judged.
+    fn goes_on_with_lower(&self, open: &OpenFile, path: &RelPath) -> bool {
+        match self.lower.open_to_read(path) {
+            Ok(lower) => open.goes_on_with(Arc::new(lower)),
+            // Who has it open keeps the content.
+            Err(err) if is_absent(&err) && open.writers() == 0 => open.set_backing(Backing::Orphan(open.file())),
+            Err(_) => return false,
+        }
+        true
+    }
+}
+
+/// Times of the inode itself do not matter: a chmod is no new content.
+pub(in crate::overlay) fn same_content_stamp(a: &Stamp, b: &Stamp) -> bool {
+    (a.device, a.inode, a.size, a.mtime) == (b.device, b.inode, b.size, b.mtime)
+}
+
+pub(super) fn copy_file(from: &File, meta: &Meta, to: &File, keep: Keep, keep_set_id: bool) -> std::io::Result<()> {
+    // A write takes set-id bits and capabilities away, as the kernel does.
+    let keep_set_id = keep_set_id || keep == Keep::ContentAndSetId;
+    let mode = if keep_set_id { meta.mode } else { meta.mode & 0o1777 };
+    let meta = Meta { mode, ..*meta };
+    match keep {
+        Keep::Content | Keep::ContentAndSetId => {
+            file::copy_content(from, to)?;
+            file::copy_metadata(from.as_fd(), &meta, to.as_fd())
+        }
+        Keep::Nothing | Keep::NothingAtOnce => file::copy_looks(from.as_fd(), &meta, to.as_fd()),
+    }
+}
+
+impl Upper {
+    /// An entry that is being written and that the database knows.
+    pub fn written(row: UpperRow) -> Self {
+        Self {
+            row,
+            dirty: true,
+            recorded: Recorded::Row,
+            busy: false,
+            awaited: 0,
+            synced: false,
+            moved_on: false,
+            because: Vec::new(),
+            given_away: false,
+            left: false,
+            takes_along: None,
+            strayed: None,
+            blob: None,
+        }
+    }
+}

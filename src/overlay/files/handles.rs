@@ -1,0 +1,545 @@
+//! Open files: handles, and what all handles on one node share.
+//!
+//! ```text
+//!            first write: copy_up                      landed: evict
+//!   Lower ──────────────────────► Upper{id} ──────────────────────────────► Lower
+//!     │  unlinked and changed                          (still open)
+//!     └───────────────────────► Orphan
+//! ```
+//! Reading and writing take what the node has now, not what it had when the handle was opened: a reader sees what a
+//! writer of the same file wrote, as on any file system. What a `pass` rule lets pass is in [`super::passed`].
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+
+use super::copy_up::same_content_stamp;
+use super::passed::PassedHandle;
+use super::witness::Seen;
+use crate::model::{Digest, Reason, RelPath, Stamp};
+use crate::overlay::state::nodes::NodeId;
+use crate::overlay::{Caller, Error, Overlay, Result, State};
+use crate::store::{Kept, Nameless, UpperId, Writer};
+use crate::sys::OFlags;
+use crate::sys::file::{self, Meta};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct HandleId(pub u64);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    Read,
+    Write,
+}
+
+/// `__FMODE_EXEC` in the kernel's include/linux/fs.h: among the flags of an `execve`, and of no `open(2)`.
+const FMODE_EXEC: u32 = 0x20;
+
+/// What of `open(2)`'s flags matters to the view.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenFlags {
+    raw: OFlags,
+    pub access: Access,
+}
+
+impl OpenFlags {
+    pub fn from_raw(raw: i32) -> Self {
+        let raw = OFlags::from_bits_retain(raw as u32);
+        let access = if raw.intersects(OFlags::WRONLY | OFlags::RDWR) { Access::Write } else { Access::Read };
+        Self { raw, access }
+    }
+
+    pub(super) fn truncates(self) -> bool {
+        self.raw.contains(OFlags::TRUNC)
+    }
+
+    pub(super) fn is_exclusive(self) -> bool {
+        self.raw.contains(OFlags::EXCL)
+    }
+
+    /// The open itself empties the file, or what it gives can change it.
+    pub(super) fn may_change(self) -> bool {
+        self.access == Access::Write || self.truncates()
+    }
+
+    /// The kernel opens it to run it.
+    pub(super) fn executes(self) -> bool {
+        self.raw.bits() & FMODE_EXEC != 0
+    }
+
+    pub(super) fn only_writes(self) -> bool {
+        self.raw & OFlags::ACCMODE == OFlags::WRONLY
+    }
+
+    /// Empties a file without write access, which the kernel denies to a running program's file only afterwards.
+    pub(super) fn truncates_unasked(self) -> bool {
+        self.access == Access::Read && self.truncates()
+    }
+
+    pub(super) fn without_truncation(self) -> Self {
+        Self { raw: self.raw - OFlags::TRUNC, ..self }
+    }
+
+    pub(super) fn is_direct(self) -> bool {
+        self.raw.contains(OFlags::DIRECT)
+    }
+
+    /// For a descriptor of lower. Appending is left out: the kernel says where each write goes.
+    pub(super) fn below(self) -> OFlags {
+        self.raw & (OFlags::ACCMODE | OFlags::TRUNC | OFlags::DSYNC | OFlags::SYNC) | OFlags::NONBLOCK
+    }
+}
+
+pub(in crate::overlay) struct Handle {
+    pub target: Target,
+    pub access: Access,
+    pub node: NodeId,
+    pub opener: Writer,
+    /// Who wrote since it was last judged.
+    pub seen: Arc<Seen>,
+    /// A permission program opened it. Known from the open on: it may have ended when this is closed.
+    pub is_hooks: bool,
+    /// A program runs from it.
+    executes: bool,
+    /// Written since it was last judged.
+    written: AtomicBool,
+    /// Made or emptied the file, which has not been judged: no reason to judge at a close, but at the release.
+    began: AtomicBool,
+    /// Written elsewhere than at the end since it was last judged.
+    rewrites: AtomicBool,
+    /// Lower when the handle was opened, and as our own doing has changed it since.
+    opened: Mutex<Option<Stamp>>,
+    /// It may write, and the file that it had open when it landed is lower's.
+    has_landed: AtomicBool,
+    /// Lower has what was never in the view while this was open, and nothing was judged that it has written since.
+    has_missed: AtomicBool,
+    /// What was at a path before the first landing of what was written through this handle, if nothing else has landed there
+    /// since. A leaf.
+    first: Mutex<Option<(RelPath, Option<Kept>)>>,
+}
+
+pub(in crate::overlay) enum Target {
+    Passed(PassedHandle),
+    Judged(Arc<OpenFile>),
+}
+
+/// What the handles on one node share.
+#[derive(Debug)]
+pub(in crate::overlay) struct OpenFile {
+    pub node: NodeId,
+    /// The [`State`](crate::overlay::State)'s epoch in which we have last changed it below, be it its times, or it was opened.
+    changed_in: AtomicU64,
+    /// Held while the file is copied up, or what waits in it is kept, so that it is once.
+    pub copying: Mutex<()>,
+    backing: RwLock<Backing>,
+    /// Writes begun, and writes done: who judges content looks whether either moved. A write counts as begun before it
+    /// learns which file it goes to, so that one under way is never taken for none.
+    begun: AtomicU64,
+    done: AtomicU64,
+    /// The upper entry is marked as written; nothing needs to be noted for one more write.
+    pub dirty: AtomicBool,
+    /// What waited for review when the entry was last judged is kept, if anything did; nothing needs to be kept for one
+    /// more write over it. Set under `copying` and the view's state.
+    pub overwritten: AtomicBool,
+    handles: AtomicUsize,
+    /// How many of them are being released: nobody reads or writes through these any more.
+    parting: AtomicUsize,
+    writers: AtomicUsize,
+    /// What the content takes on disk, as it was last counted.
+    pub blocks: AtomicU64,
+    /// Some of it was changed without the kernel marking its times as out of date, as every other write makes it do: stores
+    /// through a mapping, room taken or given back.
+    pub changed_quietly: AtomicBool,
+    /// The same once it has no name. A leaf.
+    pub nameless: Mutex<Option<Nameless>>,
+    /// Where its last name was until a person took that from the view. A leaf.
+    pub taken_from: Mutex<Option<(NodeId, OsString)>>,
+}
+
+#[derive(Clone, Debug)]
+pub(in crate::overlay) enum Backing {
+    Lower(Arc<File>),
+    Upper(UpperId, Arc<File>),
+    /// Has no name any more: nothing of it is judged, unless it [comes back](super::comes_back).
+    Orphan(Arc<File>),
+}
+
+impl OpenFile {
+    pub fn new(node: NodeId, backing: Backing, epoch: u64) -> Arc<Self> {
+        Arc::new(Self {
+            node,
+            changed_in: AtomicU64::new(epoch),
+            copying: Mutex::new(()),
+            backing: RwLock::new(backing),
+            begun: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            dirty: AtomicBool::new(false),
+            overwritten: AtomicBool::new(false),
+            handles: AtomicUsize::new(0),
+            parting: AtomicUsize::new(0),
+            writers: AtomicUsize::new(0),
+            blocks: AtomicU64::new(0),
+            changed_quietly: AtomicBool::new(false),
+            nameless: Mutex::default(),
+            taken_from: Mutex::default(),
+        })
+    }
+
+    pub fn changed_below(&self, epoch: u64) {
+        self.changed_in.store(epoch, Ordering::SeqCst);
+    }
+
+    /// Whether we have changed it below since an epoch. What lower had then may have been replaced more than once.
+    pub fn has_changed_since(&self, epoch: u64) -> bool {
+        self.changed_in.load(Ordering::SeqCst) > epoch
+    }
+
+    pub fn backing(&self) -> RwLockReadGuard<'_, Backing> {
+        self.backing.read()
+    }
+
+    pub fn set_backing(&self, backing: Backing) {
+        *self.backing.write() = backing;
+        // Something else may wait in that one, and it is counted anew.
+        self.overwritten.store(false, Ordering::SeqCst);
+        self.blocks.store(0, Ordering::Relaxed);
+    }
+
+    /// Its entry has landed and goes: it is lower's again, and who has looked at the content must look again. To be called under
+    /// the lock of the view's state.
+    pub fn goes_on_with(&self, lower: Arc<File>) {
+        drop(self.begin_write());
+        self.set_backing(Backing::Lower(lower));
+        self.dirty.store(false, Ordering::SeqCst);
+    }
+
+    /// Its entry is about to be judged: the next write must note itself again.
+    pub fn begin_judging(&self) {
+        self.dirty.store(false, Ordering::SeqCst);
+        self.overwritten.store(false, Ordering::SeqCst);
+    }
+
+    /// What is read and written, for those who only want its descriptor.
+    pub fn file(&self) -> Arc<File> {
+        match &*self.backing() {
+            Backing::Lower(file) | Backing::Upper(_, file) | Backing::Orphan(file) => file.clone(),
+        }
+    }
+
+    /// Who writes to it from now on writes to a copy. Below a file that somebody has open for writing is not run. To be called
+    /// under the lock of the view's state.
+    pub fn only_read(&self) {
+        let below = match &*self.backing() {
+            Backing::Lower(file) => file.clone(),
+            Backing::Upper(..) | Backing::Orphan(_) => return,
+        };
+        // One that nobody may read goes on as it is.
+        if let Ok(reading) = file::reopen(below.as_fd(), OFlags::RDONLY) {
+            self.set_backing(Backing::Lower(Arc::new(reading)));
+        }
+    }
+
+    pub fn upper(&self) -> Option<UpperId> {
+        match &*self.backing() {
+            Backing::Upper(id, _) => Some(*id),
+            Backing::Lower(_) | Backing::Orphan(_) => None,
+        }
+    }
+
+    /// Whether it is nobody's, and this file.
+    pub fn is_orphan(&self, file: &Arc<File>) -> bool {
+        matches!(&*self.backing(), Backing::Orphan(now) if Arc::ptr_eq(now, file))
+    }
+
+    /// What is read and written, where that is the file of this entry.
+    pub fn upper_file(&self, id: UpperId) -> Option<Arc<File>> {
+        match &*self.backing() {
+            Backing::Upper(of, file) if *of == id => Some(file.clone()),
+            Backing::Upper(..) | Backing::Lower(_) | Backing::Orphan(_) => None,
+        }
+    }
+
+    pub fn writers(&self) -> usize {
+        self.writers.load(Ordering::SeqCst)
+    }
+
+    /// How many writes are done, for [`Self::is_still`].
+    pub fn version(&self) -> u64 {
+        self.done.load(Ordering::SeqCst)
+    }
+
+    /// No write was under way when `version` was read, and none has begun since.
+    pub fn is_still(&self, version: u64) -> bool {
+        self.begun.load(Ordering::SeqCst) == version
+    }
+
+    /// One more handle; to be counted under the lock of the view's state.
+    pub fn claim(&self, access: Access) {
+        self.handles.fetch_add(1, Ordering::SeqCst);
+        self.writers.fetch_add(usize::from(access == Access::Write), Ordering::SeqCst);
+    }
+
+    /// A handle is about to go, once what was written through it is judged.
+    pub fn begin_parting(&self, access: Access) {
+        self.parting.fetch_add(1, Ordering::SeqCst);
+        self.writers.fetch_sub(usize::from(access == Access::Write), Ordering::SeqCst);
+    }
+
+    /// It has gone. Whether it was the last.
+    pub fn part(&self) -> bool {
+        self.parting.fetch_sub(1, Ordering::SeqCst);
+        self.handles.fetch_sub(1, Ordering::SeqCst) == 1
+    }
+
+    /// Whether no handle is left that is not about to go; to be asked under the lock of the view's state.
+    pub fn is_unused(&self) -> bool {
+        self.handles.load(Ordering::SeqCst) == self.parting.load(Ordering::SeqCst)
+    }
+
+    pub fn begin_write(&self) -> impl Drop + '_ {
+        struct UnderWay<'a>(&'a OpenFile);
+        impl Drop for UnderWay<'_> {
+            fn drop(&mut self) {
+                self.0.done.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        UnderWay(self)
+    }
+}
+
+impl Handle {
+    pub fn is_written(&self) -> bool {
+        self.written.load(Ordering::SeqCst)
+    }
+
+    /// Whether it has the file of this entry open.
+    pub fn writes_to(&self, id: UpperId) -> bool {
+        self.judged().is_some_and(|open| open.upper() == Some(id))
+    }
+
+    pub fn is_unjudged(&self) -> bool {
+        self.is_written() || self.began.load(Ordering::SeqCst)
+    }
+
+    /// Whether it was noted before.
+    pub fn note_written(&self) -> bool {
+        self.written.swap(true, Ordering::SeqCst)
+    }
+
+    pub fn note_rewrites(&self) {
+        self.rewrites.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether what it has written and what it is going to write are one content, of which neither goes with anything else.
+    pub fn is_in_the_midst(&self) -> bool {
+        self.began.load(Ordering::SeqCst) || (self.is_written() && self.rewrites.load(Ordering::SeqCst))
+    }
+
+    pub fn note_began(&self) {
+        self.began.store(true, Ordering::SeqCst);
+    }
+
+    /// What it writes could not be recorded: the next write must not take it for that, and what there is all the same is
+    /// judged at the release.
+    pub fn note_unrecorded(&self) {
+        self.note_began();
+        self.written.store(false, Ordering::SeqCst);
+    }
+
+    /// Made or emptied the file and wrote nothing, so that only the release judges it.
+    pub fn waits_for_release(&self) -> bool {
+        self.began.load(Ordering::SeqCst) && !self.is_written()
+    }
+
+    /// Lower as the writer knows it. A copy: under the state's lock somebody else may be about to change it.
+    pub fn opened(&self) -> Option<Stamp> {
+        *self.opened.lock()
+    }
+
+    /// Lower was `before` and is `after` by our own doing, with the same content.
+    pub fn touched(&self, before: &Stamp, after: &Stamp) {
+        let mut opened = self.opened.lock();
+        if opened.is_some_and(|opened| same_content_stamp(&opened, before)) {
+            *opened = Some(*after);
+        }
+    }
+
+    /// Something of ours may have landed since the look that came before the open: what it has open is what it has opened.
+    fn opened_as(&self, open: &OpenFile) {
+        if let Backing::Lower(file) = &*open.backing()
+            && let Ok(meta) = Meta::of(file.as_fd())
+        {
+            self.opened.lock().iter_mut().for_each(|opened| *opened = meta.stamp());
+        }
+    }
+
+    /// What it has open is lower's now.
+    pub fn landed(&self, landed: Stamp) {
+        if !self.has_missed.load(Ordering::SeqCst) {
+            *self.opened.lock() = Some(landed);
+        }
+        self.has_landed.store(self.access == Access::Write, Ordering::SeqCst);
+    }
+
+    /// The same, with edits that others have made of what was there `before`: who has it open has not seen them.
+    pub fn landed_merged(&self, before: Stamp) {
+        *self.opened.lock() = Some(before);
+        self.has_missed.store(true, Ordering::SeqCst);
+        self.has_landed.store(self.access == Access::Write, Ordering::SeqCst);
+    }
+
+    /// What it wrote lands at `path`, and was judged against `old`: so is what it writes from now on (SPEC §4.1).
+    pub fn lands(&self, path: &RelPath, old: Option<Kept>) {
+        let mut first = self.first.lock();
+        if first.as_ref().is_none_or(|(of, _)| of != path) {
+            *first = Some((path.clone(), old));
+        }
+    }
+
+    /// Something else has landed where it did, or somebody has reviewed what it did.
+    pub fn begins_anew(&self) {
+        *self.first.lock() = None;
+    }
+
+    /// What was at `path` before it landed anything there.
+    pub fn first_at(&self, path: &RelPath) -> Option<Option<Kept>> {
+        self.first.lock().as_ref().and_then(|(of, first)| (of == path).then_some(*first))
+    }
+
+    /// The content that it needs for that.
+    pub fn needed_content(&self) -> Option<Digest> {
+        self.first.lock().as_ref().and_then(|(_, first)| Some(first.as_ref()?.digest))
+    }
+
+    /// Whether what was written through it has become lower's file, and it may write more.
+    pub fn has_landed(&self) -> bool {
+        self.has_landed.load(Ordering::SeqCst)
+    }
+
+    pub fn judged(&self) -> Option<&Arc<OpenFile>> {
+        match &self.target {
+            Target::Judged(open) => Some(open),
+            Target::Passed(_) => None,
+        }
+    }
+
+    /// By whom what was done through it counts as done: who opened it, with what wrote.
+    pub fn actor(&self) -> Writer {
+        Writer { written_by: self.seen.writer(self.opener.opened_by.as_ref()), ..self.opener.clone() }
+    }
+
+    /// Reasons to hold that come with who has it open.
+    pub fn because(&self) -> Vec<Reason> {
+        if self.is_hooks { vec![Reason::Hook] } else { Vec::new() }
+    }
+
+    pub fn readable(&self) -> Arc<File> {
+        match &self.target {
+            Target::Judged(open) => open.file(),
+            Target::Passed(passed) => passed.readable().clone(),
+        }
+    }
+
+    /// What is read, and whose that is.
+    pub fn backing(&self) -> Backing {
+        match &self.target {
+            Target::Judged(open) => open.backing().clone(),
+            Target::Passed(passed) => Backing::Lower(passed.readable().clone()),
+        }
+    }
+
+    pub fn take_written(&self) -> bool {
+        let written = self.written.swap(false, Ordering::SeqCst);
+        if written {
+            self.began.store(false, Ordering::SeqCst);
+            self.rewrites.store(false, Ordering::SeqCst);
+            self.has_missed.store(false, Ordering::SeqCst);
+        }
+        written
+    }
+}
+
+impl Backing {
+    pub fn is_orphan(&self) -> bool {
+        matches!(self, Self::Orphan(_))
+    }
+}
+
+impl Overlay {
+    pub(in crate::overlay) fn add_handle(
+        &self,
+        node: NodeId,
+        target: Target,
+        flags: OpenFlags,
+        caller: &Caller,
+        opened: Option<Stamp>,
+    ) -> HandleId {
+        // Reading needs nobody's name, nor does what nobody judges.
+        let is_judged = flags.may_change() && matches!(target, Target::Judged(_));
+        let (opener, seen) = match is_judged {
+            false => (caller.writer(), Seen::default()),
+            true => (self.opener(caller), Seen::opened_by(caller.pid)),
+        };
+        let handle = Handle {
+            target,
+            access: flags.access,
+            node,
+            is_hooks: is_judged && self.is_hooks_own(&opener),
+            opener,
+            seen: Arc::new(seen),
+            executes: flags.executes(),
+            written: AtomicBool::new(false),
+            began: AtomicBool::new(false),
+            rewrites: AtomicBool::new(false),
+            opened: Mutex::new(opened),
+            has_landed: AtomicBool::new(false),
+            has_missed: AtomicBool::new(false),
+            first: Mutex::default(),
+        };
+        let mut state = self.state.lock();
+        if let (true, Target::Judged(open)) = (is_judged, &handle.target) {
+            handle.opened_as(open);
+        }
+        state.handle_last += 1;
+        let id = HandleId(state.handle_last);
+        state.handles.insert(id, Arc::new(handle));
+        id
+    }
+
+    pub(in crate::overlay) fn handle(&self, id: HandleId) -> Result<Arc<Handle>> {
+        self.state.lock().handles.get(&id).cloned().ok_or(Error::Errno(libc::EBADF))
+    }
+}
+
+impl State {
+    pub(super) fn is_run(&self, node: NodeId) -> bool {
+        self.handles.values().any(|handle| handle.node == node && handle.executes)
+    }
+
+    pub(in crate::overlay) fn handles_on(&self, node: NodeId) -> impl Iterator<Item = &Arc<Handle>> {
+        self.handles.values().filter(move |handle| handle.node == node)
+    }
+
+    /// What is open of an upper entry whose first name is `path`.
+    pub(in crate::overlay) fn open_of(&self, id: UpperId, path: &RelPath) -> Option<&Arc<OpenFile>> {
+        let node = self.node_strayed(id).or_else(|| self.nodes.at(path))?;
+        self.nodes.open_on(node).filter(|open| open.upper() == Some(id))
+    }
+
+    /// What is open on a node, whoever opened it.
+    pub(super) fn open_file(&self, node: NodeId) -> Option<Arc<File>> {
+        let node = self.nodes.get(node).ok()?;
+        let judged = node.open().map(|open| open.file());
+        judged.or_else(|| node.passed().map(|passed| passed.file().clone()))
+    }
+    /// Whether another file was renamed over a node that nobody has open.
+    pub(super) fn is_left(&self, node: NodeId) -> bool {
+        let is_nameless = self.nodes.path(node).is_err() && self.open_file(node).is_none();
+        is_nameless && self.nodes.get(node).is_ok_and(|node| node.left().is_some())
+    }
+}

@@ -1,0 +1,188 @@
+//! The inode that a change of attributes goes to: lower's, or upper's.
+
+use std::sync::Arc;
+
+use super::handles::OpenFlags;
+use super::set_attributes::SetTime;
+use crate::model::{Digest, RelPath};
+use crate::overlay::error::Context;
+use crate::overlay::state::lookup::Origin;
+use crate::overlay::state::nodes::{Left, NodeId};
+use crate::overlay::{Caller, Error, Overlay, Result};
+use crate::policy::rules::Action;
+use crate::store::{Effect, UpperId};
+use crate::sys::OFlags;
+use crate::sys::file::{FileKind, Meta};
+use crate::sys::reached::Reached;
+
+pub(super) struct Inode {
+    /// None once it is unlinked.
+    pub path: Option<RelPath>,
+    pub kind: FileKind,
+    pub reached: Reached,
+    /// What it was when it was looked up.
+    pub before: Option<Meta>,
+    /// Of upper: the entry that has something lower has not.
+    pub entry: Option<UpperId>,
+    /// What a writer who still has it open goes on writing to: landing that must not bring old attributes back.
+    twin: Option<Reached>,
+}
+
+impl Inode {
+    /// Of which nothing is told: the root, and what has no name.
+    fn untold(path: Option<RelPath>, kind: FileKind, reached: Reached) -> Self {
+        Self { path, kind, reached, before: None, entry: None, twin: None }
+    }
+
+    pub fn each(&self, change: impl Fn(&Reached) -> std::io::Result<()>) -> std::io::Result<()> {
+        change(&self.reached)?;
+        self.twin.as_ref().map_or(Ok(()), change)
+    }
+
+    pub fn meta(&self) -> Result<Meta> {
+        self.reached.meta().doing(|| self.doing("stat"))
+    }
+
+    /// What has become of its mode, owner and times since it was looked up. A new owner may take set-id bits with him.
+    pub fn effects(&self, after: &Meta) -> Vec<Effect> {
+        let Some(before) = self.before else { return Vec::new() };
+        let mode = Effect::Mode { before: before.mode, after: after.mode };
+        let owner = Effect::Owner { before: (before.uid, before.gid), after: (after.uid, after.gid) };
+        let times = Effect::Times { before: (before.atime, before.mtime), after: (after.atime, after.mtime) };
+        let times = ((before.atime, before.mtime) != (after.atime, after.mtime)).then_some(times);
+        let mode = (before.mode != after.mode).then_some(mode);
+        let owner = ((before.uid, before.gid) != (after.uid, after.gid)).then_some(owner);
+        mode.into_iter().chain(owner).chain(times).collect()
+    }
+
+    pub fn doing(&self, verb: &str) -> String {
+        match &self.path {
+            Some(path) => format!("{verb} {path}"),
+            None => format!("{verb} an unlinked file"),
+        }
+    }
+}
+
+impl Overlay {
+    pub(super) fn inode_to_change(&self, node: NodeId) -> Result<Inode> {
+        self.part_if_nameless(node)?;
+        if self.state.lock().is_left(node) {
+            // Others may have it as well: see [`Self::change_left`].
+            return Err(Error::Errno(libc::ESTALE));
+        }
+        self.inode_of(node)
+    }
+
+    /// The inode whose attributes are those of a node.
+    pub(super) fn inode_of(&self, node: NodeId) -> Result<Inode> {
+        let path = match self.path_there(node) {
+            Err(err) if err.code() == libc::ENOENT => None,
+            path => Some(path?),
+        };
+        let (kind, left) = {
+            let state = self.state.lock();
+            let found = state.nodes.get(node)?;
+            let left = || state.open_file(node).or_else(|| found.left().map(Left::file));
+            let left = if path.is_none() { left() } else { None };
+            (found.kind, left)
+        };
+        let Some(path) = path else {
+            let left = left.ok_or(Error::Errno(libc::ESTALE))?;
+            return Ok(Inode::untold(None, kind, Reached::opened(left)));
+        };
+        if path.is_root() {
+            let root = self.lower.open_at(&path, OFlags::PATH | OFlags::DIRECTORY)?;
+            return Ok(Inode::untold(Some(path), kind, Reached::opened(Arc::new(root.into()))));
+        }
+        let (reached, entry, twin) = match self.origin(&path)? {
+            Origin::Upper(id, _) if !self.is_landed(id) => match self.reach_upper(id, &path) {
+                // It has landed since.
+                Err(err) if err.code() == libc::ENOENT && self.is_let_go(id) => return self.inode_of(node),
+                reached => (reached?, Some(id), None),
+            },
+            Origin::Upper(id, _) => (self.reach_lower(&path)?, None, self.twin(id)?),
+            Origin::Lower(_) => (self.reach_lower(&path)?, None, None),
+            Origin::Nothing | Origin::Hidden(_) => return Err(Error::Errno(libc::ENOENT)),
+        };
+        let before = Some(reached.meta().doing(|| format!("stat {path}"))?);
+        Ok(Inode { path: Some(path), kind, reached, before, entry, twin })
+    }
+
+    fn reach_lower(&self, path: &RelPath) -> Result<Reached> {
+        self.lower.place(path).and_then(Reached::at).doing(|| format!("open {path}"))
+    }
+
+    /// The file of an upper entry that stands at `path`: by what a program has open of it, which saves a way through names.
+    pub(super) fn reach_upper(&self, id: UpperId, path: &RelPath) -> Result<Reached> {
+        let open = self.state.lock().open_of(id, path).and_then(|open| open.upper_file(id));
+        match open {
+            Some(open) => Ok(Reached::opened(open)),
+            None => Reached::at(self.store.upper_place(id)?).doing(|| format!("open {path}")),
+        }
+    }
+
+    /// The upper file of an entry that has landed and that a writer still has open; none once it is let go of.
+    fn twin(&self, id: UpperId) -> Result<Option<Reached>> {
+        match Reached::at(self.store.upper_place(id)?) {
+            Err(err) if err.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            reached => reached.map(Some).doing(|| "open an upper file".to_owned()),
+        }
+    }
+
+    /// Another file may be renamed over this one while it is asked for, and each time that the kernel looks again: then what
+    /// is left of this one is changed, opened for as long as that takes, and gone after that.
+    pub(super) fn change_left<T>(&self, node: NodeId, caller: &Caller, change: impl Fn() -> Result<T>) -> Result<T> {
+        let changed = change();
+        if !matches!(&changed, Err(err) if err.code() == libc::ESTALE) || !self.state.lock().is_left(node) {
+            return changed;
+        }
+        let opened = self.open(node, OpenFlags::from_raw(libc::O_RDONLY), caller)?;
+        let changed = change();
+        self.release(opened.handle).and(changed)
+    }
+
+    /// What is frozen is not modified in any way (SPEC §6); when it was read last is none.
+    pub(super) fn check_not_frozen(&self, inode: &Inode, caller: &Caller) -> Result<()> {
+        let Some(path) = &inode.path else { return Ok(()) };
+        let by = self.writer(caller);
+        if let Some(meta) = inode.before.filter(Meta::is_file)
+            && let Some(other) = self.refused_other_name(&meta, &by, |action| action == Action::Freeze)?
+        {
+            return Err(self.denied(&other, &self.doer(caller)));
+        }
+        match self.action_by(path, inode.kind, &by) {
+            Action::Freeze => Err(self.denied(path, &self.doer(caller))),
+            Action::Auto | Action::Pass | Action::GitConfig | Action::Hold(_) | Action::Deny => Ok(()),
+        }
+    }
+
+    pub(super) fn is_judged_by_any_name(&self, path: &RelPath, inode: &Inode) -> Result<bool> {
+        if self.action(path, inode.kind) != Action::Pass {
+            return Ok(true);
+        }
+        inode.before.filter(Meta::is_file).map_or(Ok(false), |meta| self.has_judged_name(&meta))
+    }
+
+    /// Lower has other times or attributes by our own doing: only others' acts count as external, end a window or make
+    /// what is being written stale. Whoever has saved the file at that very moment has done that himself. `mtime`: as it was
+    /// set.
+    pub(super) fn remember_changed(&self, inode: &Inode, after: &Meta, mtime: SetTime) {
+        let (Some(path), Some(before)) = (&inode.path, inode.before) else { return };
+        let has_same_content = || match mtime {
+            SetTime::Keep => (before.size, before.mtime) == (after.size, after.mtime),
+            SetTime::Now | SetTime::At(_) => before.size == after.size && self.has_known_content(path, &before),
+        };
+        if inode.entry.is_some() || !after.is_file() || has_same_content() {
+            self.state.lock().touched(path, &before.stamp(), after);
+        }
+    }
+
+    /// Whether lower has the content that it was known to have when it was like `before`. Of what nobody knows, or is too
+    /// large to be read for this, nothing else can be said.
+    fn has_known_content(&self, path: &RelPath, before: &Meta) -> bool {
+        let known = self.state.lock().digest_known(path, &before.stamp());
+        let Some(known) = known else { return true };
+        let present = self.present_side(path);
+        present.is_ok_and(|side| side.bytes.is_none_or(|bytes| Digest::of(&bytes) == known))
+    }
+}

@@ -1,0 +1,228 @@
+//! Changing what a file looks like: mode, owner and extended attributes of what waits for review are judged with it, and so
+//! are those of a file of lower where a rule has its path reviewed (SPEC §4.7).
+//!
+//! Such a file gets an entry of upper first, as by a write. What is about to change is noted before, and set while nobody
+//! judges or lands the entry; then it is judged. Refused, it looks as before.
+
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use rustix::fs::XattrFlags;
+
+use super::handles::OpenFile;
+use crate::model::{Looks, RelPath};
+use crate::overlay::error::Context;
+use crate::overlay::judge::claim::Claim;
+use crate::overlay::state::lookup::Origin;
+use crate::overlay::state::nodes::NodeId;
+use crate::overlay::{Caller, Error, Overlay, Result};
+use crate::policy::rules::{Action, HoldSource};
+use crate::store::{FileLooks, UpperId, UpperRow, Writer};
+use crate::sys::file::{FileKind, Meta, OwnLooks};
+use crate::sys::reached::Reached;
+use crate::sys::xattr;
+
+/// An entry whose looks are about to change.
+struct Changing<'a> {
+    claimed: Claim<'a>,
+    /// None where they go to lower, which has landed.
+    was: Option<Was>,
+}
+
+/// What an entry looked like. Opened before the change: after it nothing but the disk may be in the way.
+struct Was {
+    reached: Reached,
+    looks: Looks,
+    noted: Option<FileLooks>,
+}
+
+impl Overlay {
+    /// Keeps an upper entry from landing while `change` sets these looks of it, and its times: a landing that has copied the
+    /// old ones would bring them back. A new empty file lands after its close, when programs set its mode and times.
+    pub(super) fn change_looks(
+        &self,
+        node: NodeId,
+        looks: &OwnLooks,
+        caller: &Caller,
+        change: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        self.check_asked_name(node)?;
+        let _acting = self.acting_on(node);
+        let changing = match looks.is_empty() {
+            true => self.claim_at(node)?.map(|claimed| Changing { claimed, was: None }),
+            false => self.claim_for_looks(node, looks, caller)?,
+        };
+        let noted = match &changing {
+            Some(Changing { claimed, was: Some(_) }) => self.note_change(claimed.id, looks),
+            Some(_) | None => Ok(()),
+        };
+        let changed = noted.and_then(|()| change());
+        let Some(Changing { claimed, was }) = changing else { return changed };
+        let id = claimed.id;
+        drop(claimed);
+        // It may have landed just before; our claim kept its entry from being let go of then.
+        self.evict(id);
+        let Some(was) = was else { return changed };
+        let judged = changed.and_then(|()| self.judge_looks(id, caller));
+        if judged.is_err()
+            && let Err(second) = self.look_as_before(id, &was).and_then(|()| self.judge_looks(id, caller))
+        {
+            log::error!("take back what a file was to look like: {second}");
+        }
+        judged
+    }
+
+    fn claim_at(&self, node: NodeId) -> Result<Option<Claim<'_>>> {
+        loop {
+            let upper = {
+                let state = self.state.lock();
+                state.nodes.path(node).ok().and_then(|path| state.uppers.at(&path))
+            };
+            let Some(id) = upper else { return Ok(None) };
+            if let Some(claimed) = self.claim_if_there(id)? {
+                return Ok(Some(claimed));
+            }
+        }
+    }
+
+    /// None where it was let go of meanwhile: lower has it, or another entry.
+    fn claim_if_there(&self, id: UpperId) -> Result<Option<Claim<'_>>> {
+        match self.claim(id) {
+            Ok((_, claimed)) => Ok(Some(claimed)),
+            Err(err) if err.code() == libc::ESTALE => Ok(None),
+            Err(err) => Err(err),
+        }
+    }
+
+    /// The entry that is to look otherwise. A file of lower gets one where a rule has its path reviewed.
+    fn claim_for_looks(&self, node: NodeId, looks: &OwnLooks, caller: &Caller) -> Result<Option<Changing<'_>>> {
+        let by = self.writer(caller);
+        loop {
+            let Ok(path) = self.path_of(node) else { return Ok(None) };
+            if path.is_root() {
+                return Ok(None);
+            }
+            let origin = self.origin(&path)?;
+            let (Origin::Lower(meta) | Origin::Upper(_, meta)) = &origin else { return Ok(None) };
+            let claimed = match &origin {
+                Origin::Upper(id, _) => self.claim_if_there(*id)?,
+                Origin::Lower(_) | Origin::Nothing | Origin::Hidden(_) => match self.gate_of_looks(&path, meta, &by)? {
+                    Some(rule) => self.take_up(&path, meta.kind, rule)?,
+                    None => return Ok(None),
+                },
+            };
+            let Some(claimed) = claimed else { continue };
+            if self.is_landed(claimed.id) && self.gate_of_looks(&path, meta, &by)?.is_none() {
+                return Ok(Some(Changing { claimed, was: None }));
+            }
+            return self.about_to_change(claimed, looks, caller).map(Some);
+        }
+    }
+
+    fn about_to_change<'a>(&'a self, claimed: Claim<'a>, looks: &OwnLooks, caller: &Caller) -> Result<Changing<'a>> {
+        match self.look_of(claimed.id, looks) {
+            Ok(was) => Ok(Changing { claimed, was }),
+            Err(err) => {
+                let id = claimed.id;
+                drop(claimed);
+                self.judge_looks(id, caller)?;
+                Err(err)
+            }
+        }
+    }
+
+    /// None of a directory, FIFO, socket or device: what those look like is no part of their ids.
+    fn look_of(&self, id: UpperId, looks: &OwnLooks) -> Result<Option<Was>> {
+        let row = self.state.lock().uppers.get(id).map(|upper| upper.row.clone()).ok_or(Error::Errno(libc::ESTALE))?;
+        if row.what.is_structure() {
+            return Ok(None);
+        }
+        let doing = || format!("look at {}", row.path());
+        let reached = self.reach_upper(id, row.path())?;
+        let meta = reached.meta().doing(doing)?;
+        // A new owner, or an access list, changes the mode as well.
+        let looks = OwnLooks { mode: true, ..looks.clone() }.values(Some(reached.as_fd()), &meta).doing(doing)?;
+        Ok(Some(Was { reached, looks, noted: row.looks }))
+    }
+
+    fn note_change(&self, id: UpperId, looks: &OwnLooks) -> Result<()> {
+        // What is made anew is judged by what it looks like then, as long as nothing was noted of it.
+        let is_plain = |row: &UpperRow| row.is_new() && row.looks.is_none();
+        if !self.state.lock().uppers.get(id).is_some_and(|upper| is_plain(&upper.row)) {
+            self.note_own_looks(id, looks)?;
+        }
+        self.mark_dirty(id)
+    }
+
+    fn look_as_before(&self, id: UpperId, was: &Was) -> Result<()> {
+        let Some(_claimed) = self.claim_if_there(id)? else { return Ok(()) };
+        was.give_back().doing(|| format!("change attributes of upper entry {id}"))?;
+        if let Some(upper) = self.state.lock().uppers.get_mut(id) {
+            upper.row.looks = was.noted.clone();
+        }
+        Ok(())
+    }
+
+    /// The rule that has mode, owner and attributes of a path of lower reviewed, as it has content (SPEC §4.7). By another
+    /// name of the file as well, but not through one where nobody judges.
+    fn gate_of_looks(&self, path: &RelPath, meta: &Meta, by: &Writer) -> Result<Option<HoldSource>> {
+        let gate = |path: &RelPath| match self.action_on_content(path, meta.kind, by) {
+            Action::Hold(rule) => Some(rule),
+            Action::Auto | Action::Pass | Action::GitConfig | Action::Deny | Action::Freeze => None,
+        };
+        match meta.kind {
+            FileKind::Regular if self.links_below(meta) > 1 && self.action(path, meta.kind) != Action::Pass => {
+                let mut found = gate(path);
+                if found.is_none() {
+                    self.judged_name_below(meta, |name| {
+                        found = gate(name);
+                        found.is_some()
+                    })?;
+                }
+                Ok(found)
+            }
+            FileKind::Regular | FileKind::Symlink => Ok(gate(path)),
+            FileKind::Directory | FileKind::Fifo | FileKind::Socket | FileKind::CharDevice | FileKind::BlockDevice => {
+                Ok(None)
+            }
+        }
+    }
+
+    /// What waits, or is to, is judged with the looks that it has now; who has written to it as well has that judged.
+    fn judge_looks(&self, id: UpperId, caller: &Caller) -> Result<()> {
+        let is_to_judge = {
+            let state = self.state.lock();
+            let is_its = |open: &Arc<OpenFile>| open.upper() == Some(id);
+            let is_written =
+                || state.handles.values().any(|handle| handle.is_unjudged() && handle.judged().is_some_and(is_its));
+            state.uppers.get(id).is_some_and(|upper| upper.dirty && !upper.row.what.is_structure()) && !is_written()
+        };
+        if is_to_judge {
+            self.settle(id, &self.doer(caller))?;
+        }
+        Ok(())
+    }
+}
+
+impl Was {
+    fn give_back(&self) -> std::io::Result<()> {
+        for (name, value) in &self.looks.xattrs {
+            let name = OsStr::from_bytes(name);
+            match value {
+                Some(value) => xattr::set(self.reached.as_fd(), name, value, XattrFlags::empty())?,
+                None if xattr::find(self.reached.as_fd(), name)?.is_some() => {
+                    xattr::remove(self.reached.as_fd(), name)?
+                }
+                None => {}
+            }
+        }
+        let owner = self.looks.owner.map(|(uid, gid)| self.reached.set_owner(Some(uid), Some(gid)));
+        owner.transpose()?;
+        // Last: an owner takes set-id bits away. A symlink has none that anybody could change.
+        let is_symlink = self.reached.meta()?.kind == FileKind::Symlink;
+        let mode = self.looks.mode.filter(|_| !is_symlink);
+        mode.map_or(Ok(()), |mode| self.reached.set_mode(mode))
+    }
+}

@@ -1,0 +1,517 @@
+//! Files that nobody judges, while they are open: the kernel reads and writes lower itself where it can.
+//!
+//! ```text
+//!   open, create: claim_passed                        released by the last: let go of
+//!   nothing ─────────────────────► Passed (on the node) ──────────────────────────► nothing
+//!                                    │ its path is judged now: part
+//!                                    └──────────────────────► nameless, for who has it open; the path is another node's
+//! ```
+//! What the kernel writes by itself is never seen here, and its mappings outlive their descriptors. So an inode that is
+//! open this way never comes to stand at a judged path: a file that is renamed there is copied ([`Overlay::rename`]), a
+//! directory of files that somebody still writes stays where it is, and a `reload` gives what is judged from then on
+//! inodes of their own. A file with a judged name is judged under all of its names; where the view shows something else
+//! at that name, or nothing, it is lower that gets another inode there, before the first write.
+//!
+//! Invariant: a node is open for judging or passed, never both: the kernel keeps one way for each inode while any
+//! descriptor is open, and answers another with EIO. One that is open for judging stays so until its last release,
+//! wherever it is renamed to, and lands where nobody judges; one that passes and must be judged is parted from its names.
+
+use std::any::Any;
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use super::handles::{Access, Backing, OpenFile, OpenFlags};
+use crate::model::{InodeKey, RelPath};
+use crate::overlay::error::Context;
+use crate::overlay::state::lookup::is_reserved;
+use crate::overlay::state::nodes::{Left, NodeId};
+use crate::overlay::{Error, Overlay, Policy, Result, State};
+use crate::policy::rules::{Action, Entry as RuleEntry};
+use crate::store::{Durability, Epilogue, Landing, NewContent};
+use crate::sys::OFlags;
+use crate::sys::file::{self, FileKind, Meta};
+use crate::sys::lease;
+
+/// What all handles on one node share that nobody judges.
+pub struct Passed {
+    key: InodeKey,
+    /// For whatever wants no write access: one held open would keep others from executing the file.
+    file: Arc<File>,
+    /// What the kernel knows the file by, made and understood by who serves the view. None: it would not have it.
+    registration: OnceLock<Option<Registration>>,
+    handles: AtomicUsize,
+    /// Its names are another node's. What the kernel still opens by it is to be looked up anew.
+    parted: AtomicBool,
+}
+
+/// A thing of whoever serves the view, dropped when the last handle is released.
+pub type Registration = Box<dyn Any + Send + Sync>;
+
+/// What an open finds on a node.
+pub(super) enum Claimed {
+    Passed(Arc<Passed>),
+    /// It is open for judging, and stays so while it is.
+    Judged(Arc<OpenFile>),
+    /// Replaced or renamed meanwhile: look again.
+    MovedOn,
+}
+
+impl Passed {
+    fn new(file: Arc<File>, key: InodeKey) -> Arc<Self> {
+        Arc::new(Self {
+            key,
+            file,
+            registration: OnceLock::new(),
+            handles: AtomicUsize::new(1),
+            parted: AtomicBool::new(false),
+        })
+    }
+
+    /// The registration, made by `register` for the first who asks: all handles must be answered with the same one, or
+    /// all without.
+    pub fn registration(&self, register: impl FnOnce(BorrowedFd<'_>) -> Option<Registration>) -> Option<&Registration> {
+        self.registration.get_or_init(|| register(self.file.as_fd())).as_ref()
+    }
+
+    pub(super) fn file(&self) -> &Arc<File> {
+        &self.file
+    }
+
+    pub(super) fn is_parted(&self) -> bool {
+        self.parted.load(Ordering::SeqCst)
+    }
+
+    /// A descriptor as an open of these flags gives it. Readers share one, so that opening for reading costs no more than
+    /// a look.
+    pub(super) fn descriptor(&self, flags: OpenFlags) -> Result<Arc<File>> {
+        let doing = || "open a file that nobody judges".to_owned();
+        if flags.is_direct() {
+            // The kernel opens lower so, too, and would answer EIO where its file system has no such thing.
+            file::reopen(self.file.as_fd(), OFlags::RDONLY | OFlags::NONBLOCK | OFlags::DIRECT).doing(doing)?;
+        }
+        match flags.may_change() {
+            true => Ok(Arc::new(file::reopen(self.file.as_fd(), flags.below()).doing(doing)?)),
+            false => Ok(self.file.clone()),
+        }
+    }
+}
+
+/// What a handle on a passing file reads and writes, as far as that is left to us.
+pub(in crate::overlay) struct PassedHandle {
+    passed: Arc<Passed>,
+    flags: OpenFlags,
+    /// For writing. Opened when it is needed: the kernel has one of its own where it writes by itself, and thousands of
+    /// open files must not cost us twice as many descriptors.
+    own: OnceLock<Arc<File>>,
+}
+
+impl PassedHandle {
+    pub fn new(passed: Arc<Passed>, flags: OpenFlags, own: Option<Arc<File>>) -> Self {
+        Self { passed, flags, own: own.map(OnceLock::from).unwrap_or_default() }
+    }
+
+    pub fn passed(&self) -> &Passed {
+        &self.passed
+    }
+
+    pub fn readable(&self) -> &Arc<File> {
+        self.own.get().unwrap_or(&self.passed.file)
+    }
+
+    pub fn writable(&self) -> Result<&Arc<File>> {
+        if let Some(file) = self.own.get() {
+            return Ok(file);
+        }
+        let file = self.passed.descriptor(self.flags.without_truncation())?;
+        Ok(self.own.get_or_init(|| file))
+    }
+}
+
+impl std::fmt::Debug for Passed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Passed").field("key", &self.key).field("handles", &self.handles).finish_non_exhaustive()
+    }
+}
+
+impl Overlay {
+    /// Whether the kernel reads and writes such files itself, or asks us.
+    pub fn passes_through(&self) -> bool {
+        self.passes_through.load(Ordering::Relaxed)
+    }
+
+    /// What came of asking the kernel; once, when the mount stands.
+    pub fn set_passes_through(&self, passes: bool) {
+        self.passes_through.store(passes, Ordering::Relaxed);
+    }
+
+    /// How many file systems lie below a mount that hands files of lower to the kernel.
+    pub fn stack_depth(&self) -> Result<u32> {
+        let stacked = file::is_stacked(self.lower.root()).doing(|| "ask for lower's file system".to_owned())?;
+        Ok(if stacked { 2 } else { 1 })
+    }
+
+    /// The path a node is opened by: a judged name if it has one, which then is its first.
+    pub(super) fn path_for_open(&self, node: NodeId) -> Result<(RelPath, Action)> {
+        let paths = self.state.lock().nodes.paths(node)?;
+        let first = paths.first().ok_or(Error::Errno(libc::ENOENT))?.clone();
+        let action = self.action(&first, FileKind::Regular);
+        if action != Action::Pass {
+            return Ok((first, action));
+        }
+        for path in paths.into_iter().skip(1) {
+            let action = self.action(&path, FileKind::Regular);
+            if action != Action::Pass {
+                self.state.lock().nodes.lead_with(node, &path);
+                return Ok((path, action));
+            }
+        }
+        Ok((first, action))
+    }
+
+    /// Before a file with names that the kernel has not asked for is written: whether one of them is judged. One that the
+    /// view shows is the node's from now on. What the view hides or shows as something else waits for review, and lower
+    /// keeps what it has there: that gets an inode of its own. Either way the file is to be looked at anew.
+    pub(super) fn finds_judged_name(&self, node: NodeId, meta: &Meta) -> Result<bool> {
+        let links = self.links_below(meta);
+        let known = self.state.lock().nodes.get(node)?.names.len();
+        if usize::try_from(links).is_ok_and(|links| links <= known) {
+            return Ok(false);
+        }
+        let judged = self.judged_names_below(meta)?;
+        for path in &judged {
+            if self.takes_name(node, path)? {
+                return Ok(true);
+            }
+        }
+        judged.iter().try_for_each(|path| self.give_own_inode(path))?;
+        Ok(!judged.is_empty())
+    }
+
+    /// Whether the view has a node at a path, which then is a name of it.
+    fn takes_name(&self, node: NodeId, path: &RelPath) -> Result<bool> {
+        match self.learn_name(path) {
+            Err(err) if matches!(err.code(), libc::ENOENT | libc::ENOTDIR | libc::ESTALE) => Ok(false),
+            learned => learned.map(|()| self.state.lock().nodes.is_at(node, path)),
+        }
+    }
+
+    /// Whether a file of lower has a name beside others that is judged, whatever the view shows there.
+    pub(in crate::overlay) fn has_judged_name(&self, meta: &Meta) -> Result<bool> {
+        Ok(meta.links > 1 && self.judged_name_below(meta, |_| true)?.is_some())
+    }
+
+    /// The same of a file that passes and has no name in the view any more.
+    pub(super) fn left_has_judged_name(&self, node: NodeId) -> Result<bool> {
+        let file = {
+            let state = self.state.lock();
+            let found = state.nodes.get(node)?;
+            match (found.open(), found.passed(), found.left()) {
+                (None, Some(passed), _) if !passed.is_parted() => passed.file.clone(),
+                (None, None, Some(Left::Passed(file, _))) => file.clone(),
+                _ => return Ok(false),
+            }
+        };
+        let meta = Meta::of(file.as_fd()).doing(|| "stat a file that nobody judges".to_owned())?;
+        self.finds_judged_name(node, &meta)
+    }
+
+    fn judged_names_below(&self, meta: &Meta) -> Result<Vec<RelPath>> {
+        let mut names = Vec::new();
+        self.judged_name_below(meta, |path| {
+            names.push(path.clone());
+            false
+        })?;
+        Ok(names)
+    }
+
+    /// A name of an inode of lower that is judged and `is_wanted`. Walks no directory that passes with all that is in it,
+    /// where most files lie.
+    pub(in crate::overlay) fn judged_name_below(
+        &self,
+        meta: &Meta,
+        mut is_wanted: impl FnMut(&RelPath) -> bool,
+    ) -> Result<Option<RelPath>> {
+        let mut dirs = vec![RelPath::root()];
+        while let Some(dir) = dirs.pop() {
+            let entries = match self.lower.list(&dir) {
+                // Removed while we walked, or not ours to look into: nothing in it is reached by this view.
+                Err(err) if matches!(err.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::EACCES)) => continue,
+                listed => listed.doing(|| format!("list {dir}"))?,
+            };
+            for entry in entries {
+                let Ok(path) = dir.join(&entry.name) else { continue };
+                let is_dir = entry.kind == FileKind::Directory;
+                if (!is_dir && entry.inode != meta.inode) || is_reserved(&path) {
+                    continue;
+                }
+                let passes = self.action(&path, entry.kind) == Action::Pass;
+                if is_dir && (!passes || self.policy().may_judge_below(&path)) {
+                    dirs.push(path);
+                    continue;
+                }
+                if passes {
+                    continue;
+                }
+                let at = self.lower.stat(&path).doing(|| format!("stat {path}"))?;
+                if at.is_some_and(|at| at.key() == meta.key()) && is_wanted(&path) {
+                    return Ok(Some(path));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Has the nodes know a name as if the kernel had asked for it.
+    pub(in crate::overlay) fn learn_name(&self, path: &RelPath) -> Result<()> {
+        self.walk(path).map(drop)
+    }
+
+    /// One more handle on what `node` passes, which is at `path` as `meta` says. Counted under the lock under which the
+    /// last release lets go of it.
+    pub(super) fn claim_passed(
+        &self,
+        node: NodeId,
+        path: &RelPath,
+        (meta, file): (&Meta, Option<File>),
+        epoch: u64,
+        access: Access,
+    ) -> Result<Claimed> {
+        {
+            let mut state = self.state.lock();
+            if state.epoch != epoch {
+                // A judged name may have come to be shown since it was looked for.
+                return Ok(Claimed::MovedOn);
+            }
+            if let Some(claimed) = state.claim_open(node, meta.key(), access)? {
+                return Ok(claimed);
+            }
+        }
+        let Some(file) = file.map_or_else(|| self.open_seen(path, meta), |file| Ok(Some(file)))? else {
+            return Ok(Claimed::MovedOn);
+        };
+        let mut state = self.state.lock();
+        if let Some(claimed) = state.claim_open(node, meta.key(), access)? {
+            return Ok(claimed);
+        }
+        if state.epoch != epoch {
+            return Ok(Claimed::MovedOn);
+        }
+        let passed = Passed::new(Arc::new(file), meta.key());
+        state.nodes.pass(node, passed.clone());
+        Ok(Claimed::Passed(passed))
+    }
+
+    /// A file that was just made, with its first handle.
+    pub(super) fn claim_made(&self, node: NodeId, made: &File, access: Access) -> Result<Claimed> {
+        let doing = || "open a new file".to_owned();
+        let key = Meta::of(made.as_fd()).doing(doing)?.key();
+        let file = file::reopen(made.as_fd(), OFlags::RDONLY | OFlags::NONBLOCK);
+        let file = file.or_else(|_| file::reopen(made.as_fd(), OFlags::PATH)).doing(doing)?;
+        let mut state = self.state.lock();
+        if let Some(claimed) = state.claim_open(node, key, access)? {
+            return Ok(claimed);
+        }
+        if !state.nodes.is_lower(node, key) {
+            return Ok(Claimed::MovedOn);
+        }
+        let passed = Passed::new(Arc::new(file), key);
+        state.nodes.pass(node, passed.clone());
+        Ok(Claimed::Passed(passed))
+    }
+
+    /// What was looked at before; none where something else is there by now.
+    fn open_seen(&self, path: &RelPath, meta: &Meta) -> Result<Option<File>> {
+        let file = match self.open_to_pass(path) {
+            Err(err) if crate::sys::tree::is_absent(&err) => return Ok(None),
+            other => other.doing(|| format!("open {path}"))?,
+        };
+        let is_it = Meta::of(file.as_fd()).doing(|| format!("stat {path}"))?.key() == meta.key();
+        Ok(is_it.then_some(file))
+    }
+
+    /// For reading; where the mode forbids that to an ordinary user's daemon, as a mere name of the inode.
+    fn open_to_pass(&self, path: &RelPath) -> std::io::Result<File> {
+        match self.lower.open_to_read(path) {
+            Err(err) if err.raw_os_error() == Some(libc::EACCES) => {
+                self.lower.open_at(path, OFlags::PATH).map(File::from)
+            }
+            other => other,
+        }
+    }
+
+    /// What is open on a node without a name, or was at the name it had, with one more handle. Moved on where nothing is
+    /// left: what the kernel wants to open is another node by now.
+    pub(super) fn claim_left(&self, node: NodeId, access: Access) -> Result<Claimed> {
+        let mut state = self.state.lock();
+        let found = state.nodes.get(node)?;
+        Ok(match (found.open(), found.passed(), found.left()) {
+            (Some(open), ..) => {
+                open.claim(access);
+                Claimed::Judged(open.clone())
+            }
+            (None, Some(passed), _) if passed.is_parted() => Claimed::MovedOn,
+            (None, Some(passed), _) => {
+                passed.handles.fetch_add(1, Ordering::SeqCst);
+                Claimed::Passed(passed.clone())
+            }
+            (None, None, Some(Left::Passed(file, key))) => {
+                let passed = Passed::new(file.clone(), *key);
+                state.nodes.pass(node, passed.clone());
+                Claimed::Passed(passed)
+            }
+            (None, None, Some(Left::Judged(file))) => {
+                let open = OpenFile::new(node, Backing::Lower(file.clone()), state.epoch);
+                open.claim(access);
+                state.nodes.open(node, open.clone());
+                Claimed::Judged(open)
+            }
+            (None, None, None) => Claimed::MovedOn,
+        })
+    }
+
+    /// One handle less.
+    pub(super) fn let_go(&self, node: NodeId, passed: &Passed) {
+        let mut state = self.state.lock();
+        if passed.handles.fetch_sub(1, Ordering::SeqCst) == 1 {
+            state.nodes.close(node);
+        }
+    }
+
+    /// After a change of rules: what somebody may still write past us, and is judged from now on, gets an inode of its
+    /// own, with the content of this moment.
+    pub(in crate::overlay) fn part_from_passed(&self, before: &Policy) -> Result<()> {
+        let files = self.state.lock().nodes.files();
+        for node in files {
+            let passed = |path: &RelPath| before.action(&self.lower, path, RuleEntry::File, None) == Action::Pass;
+            let is_judged = |path: &RelPath| self.action(path, FileKind::Regular) != Action::Pass;
+            let mut names = self.all_names(node)?;
+            names.retain(|path| is_judged(path) && passed(path));
+            if names.is_empty() {
+                continue;
+            }
+            for path in &names {
+                if self.is_written_below(path)? {
+                    self.give_own_inode(path)?;
+                }
+            }
+            let names = {
+                let mut state = self.state.lock();
+                let names = state.nodes.names(node);
+                if state.part_if_passed(node) { names } else { Vec::new() }
+            };
+            for (parent, name) in names {
+                self.tell(|observer| observer.entry_changed(parent, &name));
+            }
+        }
+        Ok(())
+    }
+
+    /// The names of a file, and of one that the kernel may write by itself those that it has not asked for.
+    fn all_names(&self, node: NodeId) -> Result<Vec<RelPath>> {
+        let (mut names, is_written) = {
+            let state = self.state.lock();
+            // One that the kernel has forgotten since is open nowhere.
+            let Ok(found) = state.nodes.get(node) else { return Ok(Vec::new()) };
+            let paths = found.names.iter().filter_map(|name| state.nodes.child_path(name.parent, &name.name).ok());
+            (paths.collect::<Vec<_>>(), found.written_past || found.passed().is_some())
+        };
+        let Some(first) = names.first().filter(|_| is_written) else { return Ok(names) };
+        if let Some(meta) = self.lower.stat(first).doing(|| format!("stat {first}"))? {
+            let judged = if meta.links > 1 { self.judged_names_below(&meta)? } else { Vec::new() };
+            names.extend(judged.into_iter().filter(|path| !names.contains(path)).collect::<Vec<_>>());
+        }
+        Ok(names)
+    }
+
+    /// After a change of rules: nobody looks at what is written from now on to what passes, so that it is another says
+    /// nothing of who changed it.
+    pub(in crate::overlay) fn forget_what_passes(&self) {
+        self.forget_what_passes_within(&[&RelPath::default()]);
+    }
+
+    /// The same where directories have come to.
+    pub(in crate::overlay) fn forget_what_passes_within(&self, dirs: &[&RelPath]) {
+        let is_there = |path: &&RelPath| dirs.iter().any(|dir| path.is_within(dir));
+        let known: Vec<RelPath> = self.state.lock().seen.keys().filter(is_there).cloned().collect();
+        let passes = |path: &&RelPath| self.action(path, FileKind::Regular) == Action::Pass;
+        let passing: Vec<&RelPath> = known.iter().filter(passes).collect();
+        let mut state = self.state.lock();
+        for path in passing {
+            state.seen.remove(path);
+        }
+    }
+
+    /// Who has the file of lower at `path` open, or another name for it, keeps the inode; the path gets another with the
+    /// content of this moment. What waits for review there is a change of that.
+    fn give_own_inode(&self, path: &RelPath) -> Result<()> {
+        let upper = self.state.lock().uppers.at(path);
+        let _claimed = match upper.map(|id| self.claim(id)).transpose() {
+            // It was decided about a moment ago.
+            Err(Error::Errno(libc::ESTALE)) => None,
+            claimed => claimed?,
+        };
+        let doing = || format!("copy {path}");
+        let Some(meta) = self.lower.stat(path).doing(doing)? else { return Ok(()) };
+        let file = self.lower.open_to_read(path).doing(doing)?;
+        let mut landing = Landing::new(&self.store, Durability::Cached);
+        let copy = NewContent::File { file: &file, like: &file, meta };
+        let copy = landing.place(&self.lower, path, Some(&meta), &copy)?;
+        let save = self.state.lock().uppers.saved_on_copy(path, &meta.stamp(), &copy.stamp());
+        let promised = landing.promise(Epilogue { save, ..Epilogue::default() })?;
+        let applied = {
+            let mut state = self.state.lock();
+            let mut applied = promised.apply()?;
+            state.epoch += 1;
+            if let Some(copy) = applied.meta_of(path) {
+                applied.epilogue().save = state.uppers.saved_on_copy(path, &meta.stamp(), &copy.stamp());
+                state.touched(path, &meta.stamp(), &copy);
+            }
+            applied
+        };
+        applied.finish()?;
+        Ok(())
+    }
+
+    /// Whether somebody has the file of lower at `path` open for writing, or mapped so. True where nobody can tell.
+    pub(in crate::overlay) fn is_written_below(&self, path: &RelPath) -> Result<bool> {
+        match self.lower.open_to_read(path) {
+            Err(err) if crate::sys::tree::is_absent(&err) => Ok(false),
+            Err(_) => Ok(true),
+            Ok(file) => Ok(lease::is_open_for_writing(&file)),
+        }
+    }
+}
+
+impl State {
+    /// One more handle on what the node has open already.
+    fn claim_open(&mut self, node: NodeId, key: InodeKey, access: Access) -> Result<Option<Claimed>> {
+        let found = self.nodes.get(node)?;
+        Ok(match (found.open(), found.passed()) {
+            (Some(open), _) => {
+                open.claim(access);
+                Some(Claimed::Judged(open.clone()))
+            }
+            (None, Some(passed)) if passed.key == key => {
+                passed.handles.fetch_add(1, Ordering::SeqCst);
+                Some(Claimed::Passed(passed.clone()))
+            }
+            // The path has another file than the one that is open.
+            (None, Some(_)) => Some(Claimed::MovedOn),
+            (None, None) => None,
+        })
+    }
+
+    /// Takes its names from a node that passes: they stand for another from now on, and who has it open keeps it.
+    pub(in crate::overlay) fn part_if_passed(&mut self, node: NodeId) -> bool {
+        let Ok(found) = self.nodes.get(node) else { return false };
+        let Some(passed) = found.passed() else { return false };
+        passed.parted.store(true, Ordering::SeqCst);
+        for (parent, name) in self.nodes.names(node) {
+            self.nodes.unname(parent, &name);
+        }
+        self.epoch += 1;
+        true
+    }
+}

@@ -1,0 +1,113 @@
+//! Which held content is in git's HEAD already: commits are the agent's to make, and a commit can carry what the project
+//! does not have yet (SPEC §8). Only told, never decided by.
+
+use std::collections::{HashMap, HashSet};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+
+use gix::ObjectId;
+
+use super::repository::{self, Unread, unread};
+use crate::model::RelPath;
+use crate::overlay::Overlay;
+use crate::store::{UpperId, UpperRow, What};
+
+/// HEAD's directories, each of them read once.
+struct Head<'a> {
+    repository: &'a gix::Repository,
+    /// None where one cannot be read.
+    dirs: HashMap<RelPath, Option<Names>>,
+}
+
+type Names = HashMap<Vec<u8>, Entry>;
+
+#[derive(Clone, Copy)]
+struct Entry {
+    object: ObjectId,
+    is_dir: bool,
+}
+
+/// What HEAD has at a path; none where the directory cannot be read.
+type At = Option<Option<Entry>>;
+
+impl Overlay {
+    /// The entries of `rows` whose content HEAD has at their path. None where there is no repository, no commit, or one
+    /// that cannot be read in time: the mark is for people, and its absence promises nothing.
+    pub fn in_head<'a>(&self, rows: impl IntoIterator<Item = &'a UpperRow>) -> HashSet<UpperId> {
+        let rows: Vec<&UpperRow> = rows.into_iter().collect();
+        let at_head = match rows.is_empty() {
+            true => Vec::new(),
+            false => self.at_head(rows.iter().map(|row| row.path().clone()).collect()).unwrap_or_default(),
+        };
+        let is_there = |&(row, at): &(&UpperRow, At)| self.has(at, row);
+        rows.into_iter().zip(at_head).filter(is_there).map(|(row, _)| row.id).collect()
+    }
+
+    fn at_head(&self, paths: Vec<RelPath>) -> Result<Vec<At>, Unread> {
+        let root = self.lower.root().try_clone_to_owned().map_err(unread)?;
+        self.head_turns.in_time(move || {
+            let repository = repository::open(root.as_fd())?;
+            let mut head = Head::of(&repository)?;
+            Ok(paths.iter().map(|path| head.entry(path)).collect())
+        })
+    }
+
+    fn has(&self, at: At, row: &UpperRow) -> bool {
+        match at {
+            Some(Some(Entry { object, .. })) => self.blob_of(row, object.kind()).is_some_and(|blob| blob == object),
+            // Gone on both sides.
+            Some(None) => row.what == What::Whiteout,
+            None => false,
+        }
+    }
+
+    /// What git would call what is held. None where it would not have it as content, or that is too large to ask.
+    fn blob_of(&self, row: &UpperRow, kind: gix::hash::Kind) -> Option<ObjectId> {
+        let held = &row.held.as_ref()?.id;
+        if let Some((id, blob)) = self.state.lock().uppers.get(row.id)?.blob.clone()
+            && (&id, blob.kind()) == (held, kind)
+        {
+            return Some(blob);
+        }
+        let bytes = self.row_side(row).ok()?.bytes?;
+        let blob = gix::objs::compute_hash(kind, gix::objs::Kind::Blob, &bytes).ok()?;
+        self.state.lock().uppers.get_mut(row.id)?.blob = Some((held.clone(), blob));
+        Some(blob)
+    }
+}
+
+impl<'a> Head<'a> {
+    fn of(repository: &'a gix::Repository) -> Result<Self, Unread> {
+        let root = repository.head_tree_id().map_err(unread)?.detach();
+        let dirs = HashMap::from([(RelPath::root(), names_in(repository, root))]);
+        Ok(Self { repository, dirs })
+    }
+
+    /// The path is no root.
+    fn entry(&mut self, path: &RelPath) -> At {
+        let (dir, name) = (path.parent()?, path.name()?);
+        Some(self.names(&dir)?.get(name.as_bytes()).copied())
+    }
+
+    fn names(&mut self, dir: &RelPath) -> Option<&Names> {
+        if !self.dirs.contains_key(dir) {
+            let names = match self.entry(dir) {
+                Some(Some(Entry { object, is_dir: true })) => names_in(self.repository, object),
+                Some(_) => Some(Names::new()),
+                None => None,
+            };
+            self.dirs.insert(dir.clone(), names);
+        }
+        self.dirs.get(dir)?.as_ref()
+    }
+}
+
+fn names_in(repository: &gix::Repository, tree: ObjectId) -> Option<Names> {
+    let tree = repository.find_tree(tree).ok()?;
+    let entry = |entry: Result<gix::object::tree::EntryRef<'_, '_>, _>| {
+        let entry = entry.ok()?;
+        let (object, is_dir) = (entry.object_id(), entry.mode().is_tree());
+        Some((entry.filename().to_vec(), Entry { object, is_dir }))
+    };
+    tree.iter().map(entry).collect()
+}

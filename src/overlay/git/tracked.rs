@@ -1,0 +1,162 @@
+//! What git tracks, by its index and by HEAD: who has taken something out of the index alone has it reviewed still (SPEC §6).
+//!
+//! Decides what passes, so whatever cannot be read counts as tracked. Of HEAD no more is read than the trees that the index
+//! does not have just so: none, mostly. And it is read once, before the view covers the project: gix looks at the paths of
+//! what it opens, which lead into the view then, where a request may wait for who asks.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::time::Instant;
+
+use super::repository::{self, Reading, Unread, unread};
+use crate::model::RelPath;
+use crate::overlay::state::rules::{PolicyError, is_there, read_below};
+use crate::policy::ignored::{Index, IndexError, IndexTrees, TrackedSet};
+use crate::sys::tree::Tree;
+
+const INDEX_BYTES_MAX: u64 = 1 << 30;
+
+/// A line with the name of a ref.
+const REF_BYTES_MAX: u64 = 4096;
+
+/// Trees that are made for it have more names than fit into memory.
+const ENTRIES_MAX: usize = 2_000_000;
+
+pub struct Tracked {
+    /// Where something was tracked at the mount, or by the index at a reload since.
+    known: TrackedSet,
+    /// Why there may be more by HEAD: until the next mount.
+    head: Option<Unknown>,
+    /// Why there may be more by the index: until the next reload.
+    index: Option<Unknown>,
+}
+
+/// Why it is not known what git tracks.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Unknown {
+    #[error("there is no repository")]
+    NoRepository,
+    #[error("the repository is outside (`.git` is no directory)")]
+    Outside,
+    #[error("git's index is not there")]
+    NoIndex,
+    #[error(transparent)]
+    Index(#[from] IndexError),
+    #[error("git's HEAD: {0}")]
+    Head(#[from] Unread),
+}
+
+/// What git tracks, while HEAD is being read.
+pub struct TrackedReading {
+    index: TrackedSet,
+    index_unread: Option<Unknown>,
+    /// None where HEAD has nothing.
+    head: Result<Option<Reading<Vec<RelPath>>>, Unknown>,
+}
+
+impl TrackedReading {
+    /// To be begun, and ended, before anything covers the project.
+    pub fn begin(lower: &Tree) -> Result<Self, PolicyError> {
+        let (index, index_unread) = or_default(read_index(lower)?);
+        let head = begin_to_read_head(lower, index.trees);
+        Ok(Self { index: index.tracked, index_unread, head })
+    }
+
+    pub fn end(self) -> Tracked {
+        let read = self.head.and_then(|head| Ok(head.map(Reading::end).transpose()?));
+        let (beside, head) = or_default(read.map(Option::unwrap_or_default));
+        Tracked { known: self.index.and(&TrackedSet::of(beside)), head, index: self.index_unread }
+    }
+}
+
+impl Tracked {
+    /// What was tracked counts until the next mount, and so does what is not known of HEAD.
+    pub fn at_reload(&self, lower: &Tree) -> Result<Self, PolicyError> {
+        let (index, index_unread) = or_default(read_index(lower)?);
+        Ok(Self { known: index.tracked.and(&self.known), head: self.head.clone(), index: index_unread })
+    }
+
+    /// Nothing is known.
+    pub fn unknown() -> Self {
+        Self { known: TrackedSet::default(), head: None, index: Some(Unknown::NoRepository) }
+    }
+
+    /// Whether git tracks nothing at `dir` and below, for certain.
+    pub fn is_none_within(&self, dir: &RelPath) -> bool {
+        self.why_unknown().is_none() && !self.known.any_within(dir)
+    }
+
+    pub fn why_unknown(&self) -> Option<&Unknown> {
+        self.head.as_ref().or(self.index.as_ref())
+    }
+}
+
+fn or_default<T: Default>(read: Result<T, Unknown>) -> (T, Option<Unknown>) {
+    match read {
+        Ok(read) => (read, None),
+        Err(why) => (T::default(), Some(why)),
+    }
+}
+
+fn read_index(lower: &Tree) -> Result<Result<Index, Unknown>, PolicyError> {
+    Ok(match read_below(lower, ".git/index", INDEX_BYTES_MAX)? {
+        Some(index) => Index::read(&index).map_err(Unknown::from),
+        None if !is_there(lower, ".git") => Err(Unknown::NoRepository),
+        None if is_unborn(lower) => Ok(Index::default()),
+        None => Err(Unknown::NoIndex),
+    })
+}
+
+/// Whether nobody has committed anything: HEAD is a branch, and there is nothing of what a repository keeps once it has a
+/// commit. What cannot be told counts as there.
+fn is_unborn(lower: &Tree) -> bool {
+    let head = read_below(lower, ".git/HEAD", REF_BYTES_MAX).ok().flatten();
+    let heads = RelPath::parse(b".git/refs/heads").expect("a path");
+    let has_no_branch = !is_there(lower, ".git/refs/heads") || lower.list(&heads).is_ok_and(|heads| heads.is_empty());
+    head.is_some_and(|head| head.starts_with(b"ref: refs/heads/"))
+        && has_no_branch
+        && !is_there(lower, ".git/logs/HEAD")
+        && !is_there(lower, ".git/packed-refs")
+}
+
+/// Where HEAD tracks something, but for the directories that the index has just as HEAD does.
+fn begin_to_read_head(lower: &Tree, trees: IndexTrees) -> Result<Option<Reading<Vec<RelPath>>>, Unknown> {
+    match lower.stat(&RelPath::parse(b".git").expect("a path")) {
+        Ok(None) => return Ok(None),
+        Ok(Some(git)) if !git.is_dir() => return Err(Unknown::Outside),
+        Ok(Some(_)) if is_unborn(lower) => return Ok(None),
+        Ok(Some(_)) | Err(_) => {}
+    }
+    let root = lower.root().try_clone_to_owned().map_err(unread)?;
+    Ok(Some(Reading::begin(move |until| dirs_beside(&root, &trees, until))?))
+}
+
+fn dirs_beside(lower: &OwnedFd, trees: &IndexTrees, until: Instant) -> Result<Vec<RelPath>, Unread> {
+    let repository = repository::open(lower.as_fd())?;
+    let root = repository.head_tree_id().map_err(unread)?.detach();
+    let (mut dirs, mut count) = (Vec::new(), 0);
+    let mut left = vec![(RelPath::root(), root)];
+    while let Some((dir, tree)) = left.pop() {
+        if trees.has(&dir, &tree) {
+            continue;
+        }
+        let tree = repository.find_tree(tree).map_err(unread)?;
+        for entry in tree.iter() {
+            let entry = entry.map_err(unread)?;
+            let path = dir.join(OsStr::from_bytes(entry.filename())).map_err(unread)?;
+            if entry.mode().is_tree() {
+                left.push((path, entry.object_id()));
+            } else if entry.mode().is_commit() {
+                dirs.push(path);
+            } else if dirs.last() != Some(&dir) {
+                dirs.push(dir.clone());
+            }
+            count += 1;
+        }
+        if count > ENTRIES_MAX || Instant::now() > until {
+            return Err(Unread::TooLong);
+        }
+    }
+    Ok(dirs)
+}

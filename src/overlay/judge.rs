@@ -1,0 +1,22 @@
+//! What becomes of what was written: it lands, is held, or is refused.
+//!
+//! - [`settle`]: when it is judged, how often, and what follows; [`claim`]: nobody else meanwhile; [`judging`]: what is
+//!   being judged
+//! - [`looks`]: whose mode and attributes it has
+//! - [`compare`], on two [`side`]s; [`ask`]: permission programs
+//! - [`land`], [`unchanged`] (lower has the same bytes), [`hold`], [`put_back`], or [`deny`]
+//! - [`flush`]: all at once, and who still writes
+
+mod ask;
+pub(super) mod claim;
+pub(super) mod compare;
+mod deny;
+pub(super) mod flush;
+pub(super) mod hold;
+pub(super) mod judging;
+pub(super) mod land;
+pub(super) mod looks;
+mod put_back;
+pub(super) mod settle;
+pub(super) mod side;
+mod unchanged;

@@ -1,0 +1,143 @@
+//! The claim on an upper entry: nobody else judges, renames or takes it away until it is dropped.
+//!
+//! No lock is held while contents are read and compared. Who judges works on a copy, the [`Job`], and acts only if nobody has
+//! written to, renamed or removed the entry since that was made.
+
+use std::sync::Arc;
+
+use super::deny::Denial;
+use super::settle::Occasion;
+use crate::model::{Reason, RelPath, Stamp};
+use crate::overlay::files::handles::{Handle, OpenFile};
+use crate::overlay::{Error, Overlay, Result, State};
+use crate::store::{UpperId, UpperRow};
+
+/// An entry taken for judging. Nobody else touches it until the job is given back.
+pub(in crate::overlay) struct Job {
+    pub row: UpperRow,
+    pub open: Option<Arc<OpenFile>>,
+    pub version: u64,
+    pub synced: bool,
+    pub moved_on: bool,
+    pub takes_along: Option<(RelPath, Stamp)>,
+    /// What it takes along is itself what lands: no upper entry has its content.
+    pub takes_place: bool,
+    /// Reasons to hold it that its content does not tell: those of the occasion, and what the entry has had since before.
+    pub because: Vec<Reason>,
+    /// Whether it has been judged a moment ago, and did not land for what somebody did below at that very moment.
+    pub is_crossed: bool,
+    pub denial: Denial,
+    /// What wrote it, where that is judged at a close or at the last release.
+    pub through: Option<Arc<Handle>>,
+}
+
+impl Job {
+    /// What would be judged if a row came to be.
+    pub fn to_come(row: UpperRow, takes_along: Option<(RelPath, Stamp)>) -> Self {
+        let Occasion { because, denial, through } = Occasion::told();
+        let (open, version, synced, moved_on, takes_place, is_crossed) = (None, 0, false, false, false, false);
+        Self { row, open, version, synced, moved_on, takes_along, takes_place, because, is_crossed, denial, through }
+    }
+}
+
+/// An entry that is being judged. Given back however the judging ends: others wait for it.
+pub(in crate::overlay) struct Claim<'a> {
+    pub overlay: &'a Overlay,
+    pub id: UpperId,
+    pub judged: bool,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        let mut state = self.overlay.state.lock();
+        if let Some(upper) = state.uppers.get_mut(self.id) {
+            upper.busy = false;
+            // An error judged nothing: it is still what it was.
+            upper.dirty |= !self.judged;
+        }
+        self.overlay.changed.notify_all();
+    }
+}
+
+impl Overlay {
+    /// Once nobody else judges it. None where there is nothing to judge any more.
+    pub(super) fn take_job(&self, id: UpperId, occasion: &Occasion, is_crossed: bool) -> Option<Job> {
+        let mut state = self.state.lock();
+        while state.uppers.get(id)?.busy {
+            state.uppers.get_mut(id)?.awaited += 1;
+            self.changed.wait(&mut state);
+            let upper = state.uppers.get_mut(id)?;
+            // It may have gone meanwhile and have come again, with nobody counted.
+            upper.awaited = upper.awaited.saturating_sub(1);
+        }
+        if state.uppers.get(id)?.row.what.is_structure() {
+            return None;
+        }
+        let path = state.uppers.get(id)?.row.path().clone();
+        let open = state.open_of(id, &path).cloned();
+        let upper = state.uppers.get_mut(id)?;
+        upper.busy = true;
+        upper.dirty = false;
+        upper.left = false;
+        if let Some(open) = &open {
+            open.begin_judging();
+        }
+        Some(Job {
+            row: upper.row.clone(),
+            version: open.as_ref().map_or(0, |open| open.version()),
+            open,
+            synced: upper.synced,
+            moved_on: upper.moved_on,
+            takes_along: upper.takes_along.clone(),
+            takes_place: false,
+            because: upper.because.iter().chain(&occasion.because).copied().collect(),
+            is_crossed,
+            denial: occasion.denial,
+            through: occasion.through.clone(),
+        })
+    }
+
+    /// An entry that nobody is judging, kept from being judged until the claim is dropped; `ESTALE` when it is gone.
+    pub(in crate::overlay) fn claim(&self, id: UpperId) -> Result<(UpperRow, Claim<'_>)> {
+        let mut state = self.state.lock();
+        while state.uppers.get(id).is_some_and(|upper| upper.busy) {
+            self.changed.wait(&mut state);
+        }
+        let upper = state.uppers.get_mut(id).ok_or(Error::Errno(libc::ESTALE))?;
+        upper.busy = true;
+        Ok((upper.row.clone(), Claim { overlay: self, id, judged: true }))
+    }
+
+    pub(super) fn is_disturbed(&self, job: &Job) -> bool {
+        !self.is_untouched(&self.state.lock(), job)
+    }
+
+    pub(super) fn is_renamed(&self, job: &Job) -> bool {
+        self.state.lock().uppers.get(job.row.id).is_some_and(|upper| upper.row.names != job.row.names)
+    }
+
+    /// Nobody wrote to, renamed or removed the entry since it was taken.
+    pub(super) fn is_untouched(&self, state: &State, job: &Job) -> bool {
+        if job.takes_place {
+            return state.are_below(job);
+        }
+        let same_names = state.uppers.get(job.row.id).is_some_and(|upper| upper.row.names == job.row.names);
+        same_names && state.is_still(job.row.id, job.row.path(), job.open.as_ref(), job.version)
+    }
+}
+
+impl State {
+    /// Nobody wrote to an entry since it was taken: neither through what was open then, nor through what was opened
+    /// since.
+    pub(in crate::overlay) fn is_still(
+        &self,
+        id: UpperId,
+        path: &RelPath,
+        open: Option<&Arc<OpenFile>>,
+        version: u64,
+    ) -> bool {
+        let now = self.nodes.open_at(path);
+        let now = now.filter(|now| now.upper() == Some(id) && open.is_none_or(|then| !Arc::ptr_eq(then, now)));
+        open.is_none_or(|open| open.is_still(version)) && now.is_none_or(|now| now.is_still(0))
+    }
+}

@@ -1,0 +1,367 @@
+//! Comparing: what a change is judged against, and every reason to hold it. Nothing of lower or upper changes by it; what
+//! is known of a path may: a window ends, what somebody else has left there is what it begins with anew.
+
+use super::claim::Job;
+use super::side::Side;
+use crate::diff::{self, Measure};
+use crate::model::{ChangeKind, Digest, Reason, RelPath};
+use crate::overlay::error::Context;
+use crate::overlay::{Overlay, Result};
+use crate::policy::risk::{self, RiskSide, RiskSubject};
+use crate::policy::rules::{Action, HoldSource, risky_git_config_change};
+use crate::policy::tier::{self, Act, Facts, LandNote, Thresholds, Verdict};
+use crate::store::{AnchorState, Below, Kept, Writer};
+use crate::sys::file::{FileKind, Meta};
+
+/// What a change is judged against.
+pub(in crate::overlay) enum Old {
+    Known(Box<Side>),
+    /// Somebody changed it below while it was being written, and what it was is gone.
+    Lost,
+}
+
+impl Old {
+    pub(super) fn known(side: Side) -> Self {
+        Self::Known(Box::new(side))
+    }
+}
+
+/// Everything a verdict is made of.
+pub(in crate::overlay) struct Comparison {
+    pub path: RelPath,
+    pub old: Side,
+    pub new: Side,
+    /// What lower has at the path at this moment.
+    pub present: Side,
+    pub measure: Option<Measure>,
+    pub reasons: Vec<Reason>,
+    /// A further name that lower lacks is reviewed, whatever the content.
+    pub names_wait: bool,
+    pub note: LandNote,
+    /// What a permission program said of it.
+    pub detail: Option<String>,
+}
+
+impl Overlay {
+    /// The content a change is judged against (SPEC §4.1, §4.3, §4.6).
+    pub(in crate::overlay) fn old_side(&self, job: &Job, present: &Side) -> Result<Old> {
+        let row = &job.row;
+        let mode = present.mode;
+        if present.kind == Some(FileKind::Directory) {
+            // It is hidden, and something else took its place: there is no content to be judged against.
+            return self.present_side(row.path()).map(Old::known);
+        }
+        if row.held.is_some() {
+            return match (row.base.below, row.base.content) {
+                // It may have left what it was based on, for a path that had something else.
+                (Below::Nothing, None) => self.anchor_side(row.path()),
+                (_, content) => self.kept_side(content, mode),
+            };
+        }
+        let as_it_was = match row.base.below {
+            _ if job.moved_on => false,
+            Below::Entry { stamp, .. } => !self.has_other_content(row.path(), &stamp, present),
+            Below::Nothing => present.meta.is_none(),
+        };
+        if !as_it_was {
+            return Ok(Old::Lost);
+        }
+        if let Some(first) = self.window_first(row.path(), present)? {
+            return self.kept_side(first, mode);
+        }
+        if let Some(first) = self.handle_first(job) {
+            return self.kept_side(first, mode);
+        }
+        match row.base.below {
+            Below::Entry { .. } => Ok(Old::known(present.clone())),
+            Below::Nothing => self.anchor_side(row.path()),
+        }
+    }
+
+    /// What cannot be read any more is lost, and what was written is held: its writer is not stopped (SPEC §5).
+    pub(super) fn kept_side(&self, kept: Option<Kept>, mode: u32) -> Result<Old> {
+        let Some(kept) = kept else { return Ok(Old::known(Side::default())) };
+        self.read_kept(kept, mode).or_else(|err| {
+            log::error!("{err}");
+            Ok(Old::Lost)
+        })
+    }
+
+    fn read_kept(&self, kept: Kept, mode: u32) -> Result<Old> {
+        if let Some(bytes) = self.store.unchecked_content(kept.digest)? {
+            return Ok(Old::known(Side::of_kept(bytes, kept, mode)));
+        }
+        let Some(file) = self.store.unchecked_content_file(kept.digest)? else { return Ok(Old::Lost) };
+        Ok(Old::known(Side::of_large_kept(file, kept, mode).doing(|| "read kept content".to_owned())?))
+    }
+
+    /// What used to be at a free path in this session: making it anew is a modification of that (SPEC §4.3).
+    fn anchor_side(&self, path: &RelPath) -> Result<Old> {
+        match self.anchor_of(path)? {
+            Some(AnchorState::Content(kept)) => self.kept_side(Some(kept), 0o644),
+            Some(AnchorState::Moved { to, stamp }) => {
+                let side = self.present_side(&to)?;
+                // The inode tells, and not its times, which anybody sets: a touch must not make the old name new.
+                let same = |meta: Meta| self.births.may_be_one(stamp.key(), meta.key());
+                Ok(if side.meta.is_some_and(same) { Old::known(side) } else { Old::Lost })
+            }
+            Some(AnchorState::Nothing) | None => Ok(Old::known(Side::default())),
+        }
+    }
+
+    /// What is written through one name of an inode of lower shows under all: each of them has its say. One that cannot be
+    /// looked for is taken to be gated.
+    fn gated_by_other_name(&self, job: &Job, comparison: &Comparison, by: &Writer) -> Option<HoldSource> {
+        let meta = comparison.present.meta.filter(|meta| meta.links > 1 && job.row.base.is_shared())?;
+        let source = std::cell::Cell::new(None);
+        let is_gated = |path: &RelPath| {
+            source.set(match self.action_on_content(path, FileKind::Regular, by) {
+                Action::Hold(found) => Some(found),
+                Action::GitConfig => comparison.is_risky_git_config(path).then_some(HoldSource::Sensitive),
+                Action::Auto | Action::Pass | Action::Deny | Action::Freeze => None,
+            });
+            source.get().is_some()
+        };
+        match self.judged_name_below(&meta, is_gated) {
+            Ok(_) => source.get(),
+            Err(err) => {
+                log::warn!("look for other names of {}: {err}", comparison.path);
+                Some(HoldSource::Rule)
+            }
+        }
+    }
+
+    /// What each further name has to say. Rules may be younger than the names. What a change is based on is what its first
+    /// name had, and it may have left that: then what used to be under a name that is made when it lands has its say, too
+    /// (SPEC §4.3).
+    fn judge_further_names(&self, job: &Job, comparison: &mut Comparison, kind: FileKind, by: &Writer) -> Result<()> {
+        let thresholds = self.policy().settings.thresholds;
+        for name in job.row.further_names() {
+            let mut reasons = Vec::new();
+            if let Action::Hold(source) = self.action_on_content(name, kind, by) {
+                reasons.push(source.reason());
+            }
+            let is_new = !self.lower.exists(name).doing(|| format!("stat {name}"))?;
+            if is_new {
+                match self.anchor_side(name)? {
+                    Old::Known(old) if old.exists() => {
+                        reasons.extend(against_further(&old, &comparison.new, &thresholds))
+                    }
+                    Old::Known(_) => {}
+                    Old::Lost => reasons.push(Reason::Stale),
+                }
+            }
+            comparison.names_wait |= is_new && !reasons.is_empty();
+            reasons.into_iter().for_each(|reason| comparison.add(reason));
+        }
+        Ok(())
+    }
+
+    /// Whether what passes by its own name shows under a judged one as well. What cannot be looked for is taken to be there.
+    fn is_judged_by_other_name(&self, job: &Job, comparison: &Comparison) -> bool {
+        let Some(meta) = comparison.present.meta.filter(|_| job.row.base.is_shared()) else { return false };
+        self.has_judged_name(&meta).unwrap_or_else(|err| {
+            log::warn!("look for other names of {}: {err}", comparison.path);
+            true
+        })
+    }
+
+    /// Whether it is where a directory used to be, which had no content to be judged against. What cannot be looked for is
+    /// taken to have been there.
+    fn stands_for_dir(&self, comparison: &Comparison) -> bool {
+        let is_new = comparison.new.exists() && !comparison.old.exists();
+        is_new
+            && self.had_dir(&comparison.path).unwrap_or_else(|err| {
+                log::warn!("look for what was at {}: {err}", comparison.path);
+                true
+            })
+    }
+
+    /// Gathers every reason to hold that contents and rules give.
+    pub(in crate::overlay) fn compare(
+        &self,
+        job: &Job,
+        by: &Writer,
+        old: Side,
+        new: Side,
+        present: Side,
+    ) -> Result<Comparison> {
+        let policy = self.policy();
+        let path = job.row.path().clone();
+        let facts = facts(&old, &new);
+        let mut comparison = Comparison {
+            path,
+            measure: facts.measure,
+            reasons: job.because.clone(),
+            names_wait: false,
+            note: LandNote::Small,
+            detail: None,
+            old,
+            new,
+            present,
+        };
+        if let Some(held) = &job.row.held {
+            // A change keeps why it was held, but for its size, which is judged anew (SPEC §4.7).
+            comparison.reasons.extend(held.reasons.iter().copied().filter(|reason| *reason != Reason::Size));
+            if job.row.base.below == Below::Nothing {
+                // Held for the directory it was in, which is asked anew.
+                comparison.reasons.retain(|reason| *reason != Reason::Parent);
+            }
+            // However small it has become, it would take away what somebody else has put there since (SPEC §9).
+            if !self.is_as_based(&job.row, &mut comparison.present)? {
+                comparison.add(Reason::External);
+            }
+        }
+        if self.is_in_held_dir(&comparison.path) {
+            comparison.add(Reason::Parent);
+        }
+        let fresh = !comparison.new.exists() && self.loses_nothing(&comparison.path, Some(&comparison.present));
+        let kind = comparison.new.kind.or(comparison.old.kind).unwrap_or(FileKind::Regular);
+        self.judge_further_names(job, &mut comparison, kind, by)?;
+        match self.action_on_content(&comparison.path, kind, by) {
+            Action::Hold(source) => comparison.add(source.reason()),
+            // Renamed to where nobody judges while it was open: it has nothing to wait for.
+            Action::Pass if !self.is_judged_by_other_name(job, &comparison) => return Ok(comparison),
+            action @ (Action::Auto | Action::Pass | Action::GitConfig | Action::Deny | Action::Freeze) => {
+                let source = self.gated_by_other_name(job, &comparison, by);
+                comparison.reasons.extend(source.map(|source| source.reason()));
+                if action == Action::GitConfig {
+                    return Ok(comparison.judged_as_git_config());
+                }
+            }
+        }
+        comparison.add_type_reasons();
+        if self.stands_for_dir(&comparison) {
+            comparison.add(Reason::Type);
+        }
+        comparison.add_risk(&policy.settings.risk);
+        if !fresh {
+            match tier::judge(&facts, &policy.settings.thresholds) {
+                Verdict::Hold(reason) => comparison.add(reason),
+                Verdict::Land(note) => comparison.note = note,
+                // Back to what it was judged against; lower has something else by now, which is a small step back.
+                Verdict::Unchanged => {}
+            }
+        }
+        Ok(comparison)
+    }
+}
+
+impl Comparison {
+    pub(super) fn add(&mut self, reason: Reason) {
+        if !self.reasons.contains(&reason) {
+            self.reasons.push(reason);
+        }
+    }
+
+    /// Lets go of the file below: nobody has it open but who writes it in place.
+    pub(super) fn close_below(&mut self) {
+        (self.old.file, self.present.file) = (None, None);
+    }
+
+    /// Whether a rule has the path reviewed, whatever its content.
+    pub(super) fn is_gated(&self) -> bool {
+        self.reasons.iter().any(|reason| matches!(reason, Reason::Sensitive | Reason::Rule))
+    }
+
+    pub(super) fn hold_for_hook(&mut self, why: String) {
+        self.add(Reason::Hook);
+        self.detail = Some(why);
+    }
+
+    /// Git writes its own config at will; only what could run a program or include a file is reviewed (SPEC §6).
+    fn judged_as_git_config(mut self) -> Self {
+        if self.is_risky_git_config(&self.path) {
+            self.add(Reason::Sensitive);
+        }
+        self
+    }
+
+    /// Whether git could run a program that this names, which shows at `config`. What is too large to be read here is read
+    /// by git all the same.
+    fn is_risky_git_config(&self, config: &RelPath) -> bool {
+        let is_unread = self.new.exists() && self.new.bytes.is_none();
+        is_unread || risky_git_config_change(config, self.old.text(), self.new.text()).is_some()
+    }
+
+    /// One kind of thing in the place of another, and symlinks that lead out, are always reviewed (SPEC §4.5).
+    fn add_type_reasons(&mut self) {
+        if self.old.exists() && self.new.exists() && self.old.kind != self.new.kind {
+            self.add(Reason::Type);
+        }
+        if self.new.kind == Some(FileKind::Symlink)
+            && leaves_project(&self.path, self.new.bytes.as_deref().unwrap_or_default())
+        {
+            self.add(Reason::Symlink);
+        }
+    }
+
+    fn add_risk(&mut self, switches: &risk::RiskSwitches) {
+        let (Some(new), Some(FileKind::Regular)) = (&self.new.bytes, self.new.kind) else { return };
+        let side = |side: &Side| side.bytes.as_ref().map(|_| side.mode);
+        let old = side(&self.old).filter(|_| self.old.exists());
+        let old = old.map(|mode| RiskSide { content: self.old.bytes.as_deref().unwrap_or_default(), mode });
+        let subject = RiskSubject { old, new: RiskSide { content: new, mode: self.new.mode } };
+        if !risk::signals(&subject, switches).is_empty() {
+            self.add(Reason::Risk);
+        }
+    }
+
+    /// What it does to lower, which may have what landed a moment ago where nothing was before.
+    pub fn kind(&self) -> ChangeKind {
+        let landed = || self.present.kind.filter(|kind| *kind != FileKind::Directory);
+        match (self.old.kind.or_else(landed), self.new.kind) {
+            (None, _) => ChangeKind::Create,
+            (Some(_), None) => ChangeKind::Delete,
+            (Some(old), Some(new)) if old != new => ChangeKind::Type,
+            (Some(_), Some(_)) => ChangeKind::Modify,
+        }
+    }
+
+    /// Against one of the sides that it is compared with, as that was measured.
+    pub(super) fn hunk_count(&self, old: &Side, measure: Option<Measure>) -> u64 {
+        let found_otherwise = || diff::hunks(old.text(), self.new.text()).len() as u64;
+        measure.map_or(0, |measure| measure.hunks.unwrap_or_else(found_otherwise))
+    }
+
+    /// Hashing something large would make its writer wait (SPEC §10).
+    pub(super) fn new_digest_if_small(&mut self) -> Result<Option<Digest>> {
+        match self.new.bytes.is_some() {
+            true => self.new.digest().doing(|| format!("hash {}", self.path)),
+            false => Ok(None),
+        }
+    }
+}
+
+/// Kind and size against what used to be under a further name.
+fn against_further(old: &Side, new: &Side, thresholds: &Thresholds) -> Vec<Reason> {
+    let by_kind = (old.kind != new.kind).then_some(Reason::Type);
+    let by_size = match tier::judge(&facts(old, new), thresholds) {
+        Verdict::Hold(reason) => Some(reason),
+        Verdict::Land(_) | Verdict::Unchanged => None,
+    };
+    by_kind.into_iter().chain(by_size).collect()
+}
+
+pub(in crate::overlay) fn facts(old: &Side, new: &Side) -> Facts {
+    let (old_side, new_side) = (old.diff_side(), new.diff_side());
+    let comparable = old_side == diff::Side::Text && matches!(new_side, diff::Side::Text | diff::Side::Absent)
+        || old_side == diff::Side::Absent && new_side == diff::Side::Text;
+    Facts {
+        act: if new.exists() { Act::Write } else { Act::Delete },
+        identical: old.exists() == new.exists() && old.bytes.is_some() && old.bytes == new.bytes,
+        old: old_side,
+        old_bytes: old.size,
+        new: new_side,
+        measure: comparable.then(|| diff::measure(old.text(), new.text())),
+    }
+}
+
+/// Whether a symlink at `path` points outside the project; judged by its text alone. A name before `..` may be another
+/// symlink, and climbing begins wherever that leads: it counts as leading out.
+pub(in crate::overlay) fn leaves_project(path: &RelPath, target: &[u8]) -> bool {
+    let depth = path.components().count().saturating_sub(1);
+    let names: Vec<&[u8]> = target.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b".")).collect();
+    let climbs = names.iter().take_while(|name| **name == b"..").count();
+    target.first() == Some(&b'/') || climbs > depth || names[climbs..].contains(&b"..".as_slice())
+}

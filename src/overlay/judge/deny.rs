@@ -1,0 +1,69 @@
+//! Denying: what a permission program refused goes from the view, which shows lower again; its content is kept as a
+//! backup, and whoever waits gets EACCES (SPEC §7 "deny by a hook").
+
+use std::sync::atomic::Ordering;
+
+use super::claim::Job;
+use super::compare::Comparison;
+use super::settle::Settled;
+use crate::model::{BackupKind, Reason};
+use crate::overlay::review::discard::Writing;
+use crate::overlay::{Error, Overlay, Result};
+use crate::protocol::EventName;
+use crate::store::{Durability, Epilogue, Fate, Landing, Writer};
+
+/// What a denial leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::overlay) enum Denial {
+    /// The entry goes, and what was done fails.
+    Drops,
+    /// What was done cannot be undone any more, or nobody did it just now: it waits for review.
+    Holds,
+}
+
+impl Overlay {
+    /// `Error::Denied`, once the view shows lower again. `Postponed`, and nothing done, when somebody wrote meanwhile.
+    pub(super) fn deny(&self, job: &Job, comparison: &mut Comparison, actor: &Writer, why: &str) -> Result<Settled> {
+        let row = &job.row;
+        if comparison.new.exists() {
+            // Renamed away for a save that is refused: the project must not be left without it.
+            self.put_back(job, comparison)?;
+        }
+        let mut landing = Landing::new(&self.store, Durability::Cached);
+        if let Some(content) = comparison.new.stage(&self.store)? {
+            let backup = self.backup_there(&comparison.path, &comparison.new, &content, BackupKind::Discarded, actor);
+            landing.keep(content, backup);
+        }
+        let mut epilogue = Epilogue { drop: vec![row.id], ..Epilogue::default() };
+        let ended = row.held.iter().map(|held| (held.id.clone(), comparison.path.clone(), Fate::Discarded));
+        epilogue.verdicts.extend(ended);
+        epilogue.events.push(self.denied_event(comparison, actor, why));
+        // Asked before, so that once it is denied nothing is in the way of showing it.
+        let shown = self.what_lower_shows(&comparison.path, job.open.as_ref())?;
+        let promised = landing.promise(epilogue)?;
+        let applied = {
+            let state = self.state.lock();
+            if !self.is_untouched(&state, job) {
+                return Ok(Settled::Postponed);
+            }
+            promised.apply()?
+        };
+        applied.finish()?;
+        self.counters.denied.fetch_add(1, Ordering::Relaxed);
+        self.back_to_lower(row, |state| self.is_untouched(state, job), shown, Writing::IsInVain);
+        row.names.iter().for_each(|name| self.tell_content_changed(name));
+        Err(Error::Denied)
+    }
+
+    pub(super) fn denied_event(&self, comparison: &Comparison, actor: &Writer, why: &str) -> crate::store::EventDraft {
+        let measure = comparison.measure;
+        let event = self.event(EventName::WriteDenied, &comparison.path).with(|event| {
+            event.reason = Some(Reason::Hook);
+            event.message = Some(why.to_owned());
+            event.bytes = comparison.new.exists().then_some(comparison.new.size);
+            event.insertions = measure.map(|measure| measure.insertions);
+            event.deletions = measure.map(|measure| measure.deletions);
+        });
+        event.by(actor)
+    }
+}

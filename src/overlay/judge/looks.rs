@@ -1,0 +1,216 @@
+//! What a file looks like when it lands: its mode, owner and attributes, as far as the change brings them, and for the rest
+//! those that lower has by then (SPEC §9).
+//!
+//! The upper file itself takes over what somebody has changed below ([`Overlay::take_looks_below`]), so that whatever lands
+//! it, or goes on writing to it, finds it dressed. What the view changes (`files::looks_change`) is noted as the change's
+//! own ([`Overlay::note_own_looks`]), and what of that differs as it is held goes into its id ([`Overlay::looks_held`]).
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use super::settle::leaves_other_names;
+use super::side::Side;
+use crate::model::{Looks, escape_name};
+use crate::overlay::error::Context;
+use crate::overlay::{Overlay, Result};
+use crate::store::{Base, Below, Effect, FileLooks, Kept, UpperId, UpperRow};
+use crate::sys::file::{self, FileKind, Meta, OwnLooks, SET_ID};
+use crate::sys::{OFlags, xattr};
+
+/// The permissions that a new file has as a rule.
+const PLAIN_MODE: u32 = 0o644;
+
+/// How much of an attribute's value is told: a line's worth.
+const VALUE_TOLD_BYTES_MAX: usize = 64;
+
+impl Overlay {
+    /// What lower's file looks like now the new content looks like, too, but for what is its own. Mostly nobody has touched
+    /// that since it was copied, which its ctime tells.
+    pub(in crate::overlay) fn take_looks_below(&self, row: &UpperRow, new: &mut Side, present: &Side) -> Result<()> {
+        let (Some(looks), Some(now)) = (&row.looks, present.meta) else { return Ok(()) };
+        let (Some(ours), Some(theirs)) = (&new.file, &present.file) else { return Ok(()) };
+        if looks.alone || now.ctime == looks.as_of {
+            return Ok(());
+        }
+        let doing = || format!("change attributes of {}", row.path());
+        // What is written lends nobody's rights, whoever may do so below.
+        let meta = Meta { mode: now.mode & !SET_ID | new.mode & SET_ID, ..now };
+        file::copy_looks_but(&looks.own, theirs.as_fd(), &meta, ours.as_fd()).doing(doing)?;
+        let meta = Meta::of(ours.as_fd()).doing(doing)?;
+        (new.mode, new.meta) = (meta.mode, Some(meta));
+        self.tell_landed(row.path());
+        Ok(())
+    }
+
+    /// The looks of an entry as it waits: its own are those that differ from what it is a change of, and where it was copied
+    /// from that, of these only what the view has changed. None of a new file that looks like any other.
+    pub(super) fn looks_held(&self, row: &UpperRow, new: &Side, present: &Side) -> Result<Option<FileLooks>> {
+        let doing = || format!("compare attributes of {}", row.path());
+        let is_alone = || leaves_other_names(&row.base, present).then(FileLooks::alone);
+        let looks = row.looks.clone().or_else(is_alone);
+        let is_copy = looks.as_ref().is_some_and(|looks| !looks.alone);
+        if let Some(differing) = differing_looks(row, new, present).doing(doing)? {
+            let looks = looks.unwrap_or_default();
+            let own = if is_copy { differing.and(&looks.own) } else { differing };
+            return Ok(Some(FileLooks { own, ..looks }));
+        }
+        let has_own_mode = new.is_file() && differs_in_mode(new.mode, mode_of_base(&row.base));
+        match looks {
+            // Lower may get the file back that it was copied from.
+            Some(looks) if is_copy && row.base.below != Below::Nothing => {
+                let own = OwnLooks { mode: looks.own.mode && has_own_mode, ..looks.own };
+                Ok(Some(FileLooks { own, ..looks }))
+            }
+            // It is new, or a copy of a file that was gone when it was first held.
+            looks => {
+                let is_given = looks.as_ref().is_some_and(|looks| looks.own.owner);
+                let own = OwnLooks { mode: has_own_mode, owner: is_given, xattrs: xattrs_of(new).doing(doing)? };
+                Ok((looks.is_some() || !own.is_empty()).then(|| FileLooks { own, ..FileLooks::alone() }))
+            }
+        }
+    }
+
+    /// What a held change brings beside content, for people.
+    pub fn looks_brought(&self, row: &UpperRow) -> Result<Vec<String>> {
+        let Some(held) = row.held.as_ref().filter(|held| held.looks.is_some()) else { return Ok(Vec::new()) };
+        match self.looks_of_row(row) {
+            // It waits no more, or as another entry, since somebody took it for held.
+            Err(err) if err.code() == libc::ENOENT && self.held_as(&held.id).is_none_or(|now| now.id != row.id) => {
+                Ok(Vec::new())
+            }
+            told => told,
+        }
+    }
+
+    fn looks_of_row(&self, row: &UpperRow) -> Result<Vec<String>> {
+        let doing = || format!("look at {}", row.path());
+        let fd = self.store.upper_place(row.id)?.open(OFlags::PATH).doing(doing)?;
+        let meta = Meta::of(fd.as_fd()).doing(doing)?;
+        let looks = row.own_looks(meta.is_file().then_some(fd.as_fd()), &meta).doing(doing)?;
+        self.tell_looks(row, &looks, Some(meta.kind))
+    }
+
+    /// These looks of a held change beside those that lower has of the same kind.
+    pub(in crate::overlay) fn tell_looks(
+        &self,
+        row: &UpperRow,
+        looks: &Looks,
+        kind: Option<FileKind>,
+    ) -> Result<Vec<String>> {
+        let path = row.path();
+        let doing = || format!("look at {path}");
+        let found = self.lower.find(path).doing(doing)?.filter(|_| row.base.below != Below::Nothing);
+        let below = found.as_ref().map(|found| Ok((Meta::of(found.as_fd())?, found.as_fd()))).transpose();
+        let below = below.doing(doing)?.filter(|(below, _)| Some(below.kind) == kind);
+        looks_told(looks, below).doing(doing)
+    }
+
+    /// Whether what has the same bytes as lower's file is to look otherwise.
+    pub(super) fn brings_looks(&self, row: &UpperRow, new: &Side, present: &Side) -> Result<bool> {
+        Ok(new.exists() && self.looks_held(row, new, present)?.is_some_and(|looks| !looks.own.is_empty()))
+    }
+
+    /// A program of the view changes these looks of an entry. Noted before it is done: should this process die in between,
+    /// what is held under an id that does not tell of it is judged anew.
+    pub(in crate::overlay) fn note_own_looks(&self, id: UpperId, own: &OwnLooks) -> Result<()> {
+        let mut state = self.state.lock();
+        // Those of a directory, FIFO, socket or device are no part of its id.
+        let Some(upper) = state.uppers.get_mut(id).filter(|upper| !upper.row.what.is_structure()) else {
+            return Ok(());
+        };
+        let before = upper.row.looks.clone();
+        match &mut upper.row.looks {
+            Some(looks) => looks.own.add(own),
+            // What a new file looks like tells by itself, but not whether somebody has given it away.
+            None if own.owner && (upper.row.base.below == Below::Nothing || upper.row.held.is_some()) => {
+                upper.row.looks = Some(FileLooks { own: own.clone(), ..FileLooks::alone() });
+            }
+            None => {}
+        }
+        if upper.row.looks != before && upper.has_row() {
+            self.store.save_upper(&upper.row)?;
+        }
+        Ok(())
+    }
+}
+
+/// What a change brings beside content, for people: each beside what the file below has, where it is a change of that.
+fn looks_told(looks: &Looks, below: Option<(Meta, BorrowedFd<'_>)>) -> std::io::Result<Vec<String>> {
+    let beside = |what: &str, old: Option<String>, new: String| match old {
+        Some(old) => format!("{what} {old} -> {new}"),
+        None => format!("{what} {new}"),
+    };
+    let mode = |mode: u32| format!("{mode:03o}");
+    let owner = |(uid, gid): (u32, u32)| format!("{uid}:{gid}");
+    let new_mode = looks.mode.map(|new| beside("mode", below.map(|(meta, _)| mode(meta.mode)), mode(new)));
+    let new_owner =
+        looks.owner.map(|new| beside("owner", below.map(|(meta, _)| owner((meta.uid, meta.gid))), owner(new)));
+    let mut told: Vec<String> = new_mode.into_iter().chain(new_owner).collect();
+    for (name, value) in &looks.xattrs {
+        let what = format!("attribute {}", escape_name(name));
+        let old = below.map(|(_, file)| xattr::find(file, OsStr::from_bytes(name))).transpose()?;
+        told.push(beside(&what, old.map(|old| spelled(old.as_deref())), spelled(value.as_deref())));
+    }
+    Ok(told)
+}
+
+/// The value of an attribute on one line, as far as anybody would read it.
+fn spelled(value: Option<&[u8]>) -> String {
+    match value {
+        None => "none".to_owned(),
+        Some(value) if value.len() > VALUE_TOLD_BYTES_MAX => format!("({} bytes)", value.len()),
+        Some(value) => format!("\"{}\"", value.escape_ascii()),
+    }
+}
+
+/// In what a file or symlink looks otherwise than the one that it is a change of; none where lower has no such thing.
+fn differing_looks(row: &UpperRow, new: &Side, present: &Side) -> std::io::Result<Option<OwnLooks>> {
+    let (Below::Entry { mode, .. }, Some(ours), Some(theirs)) = (row.base.below, new.meta, present.meta) else {
+        return Ok(None);
+    };
+    if new.kind != present.kind || row.what.is_structure() {
+        return Ok(None);
+    }
+    let is_copy = row.looks.as_ref().is_some_and(|looks| !looks.alone);
+    let mode = if is_copy { theirs.mode } else { mode };
+    let xattrs = new.file.as_ref().zip(present.file.as_ref());
+    let xattrs = xattrs.map(|(ours, theirs)| xattr::differing(ours.as_fd(), theirs.as_fd())).transpose()?;
+    Ok(Some(OwnLooks {
+        mode: new.is_file() && differs_in_mode(ours.mode, mode),
+        owner: (ours.uid, ours.gid) != (theirs.uid, theirs.gid),
+        xattrs: xattrs.unwrap_or_default(),
+    }))
+}
+
+/// What writing to a file takes away by itself is no difference.
+fn differs_in_mode(ours: u32, theirs: u32) -> bool {
+    ours & SET_ID & !theirs != 0 || ours & !SET_ID != theirs & !SET_ID
+}
+
+/// That of the file that a change is based on, or else that of a new file.
+fn mode_of_base(base: &Base) -> u32 {
+    match (base.below, base.content_below()) {
+        (Below::Entry { mode, .. }, Some(Kept { symlink: false, .. })) => mode,
+        (Below::Entry { .. } | Below::Nothing, _) => PLAIN_MODE,
+    }
+}
+
+fn xattrs_of(new: &Side) -> std::io::Result<Vec<Vec<u8>>> {
+    let names = new.file.as_ref().map(|file| xattr::list_set(file.as_fd())).transpose()?.unwrap_or_default();
+    Ok(names.into_iter().map(OsString::into_vec).collect())
+}
+
+/// By effects that an act had.
+pub(in crate::overlay) fn looks_of_effects(effects: &[Effect]) -> OwnLooks {
+    let mut own = OwnLooks::default();
+    for effect in effects {
+        match effect {
+            Effect::Mode { .. } => own.mode = true,
+            Effect::Owner { .. } => own.owner = true,
+            Effect::Xattr { name, .. } => own.xattrs.push(name.clone()),
+            _ => {}
+        }
+    }
+    own
+}

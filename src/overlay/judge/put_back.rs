@@ -1,0 +1,296 @@
+//! Putting back: what a path had was renamed away before the path was made anew (SPEC §4.3).
+//!
+//! Lower gets it back under its first name when the new content is held, so that the project is as it was; and in any
+//! case when the view shows it nowhere any more.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use super::claim::{Claim, Job};
+use super::compare::Comparison;
+use crate::model::{RelPath, Stamp};
+use crate::overlay::error::Context;
+use crate::overlay::files::copy_up::same_content_stamp;
+use crate::overlay::files::handles::Backing;
+use crate::overlay::state::lookup::Origin;
+use crate::overlay::state::uppers::{Recorded, Upper};
+use crate::overlay::{NodeId, Overlay, Result, State};
+use crate::policy::rules::Action;
+use crate::store::{
+    self, AnchorState, Base, Below, Durability, Epilogue, Landing, NewContent, UpperId, UpperRow, Went, What, Writer,
+};
+use crate::sys::file::{FileKind, Meta};
+
+/// What a path had, under another name in lower, where the view has an entry of its own.
+struct Covered {
+    path: RelPath,
+    /// Its name in lower now, and the entry that covers it.
+    to: RelPath,
+    by: UpperId,
+    stamp: Stamp,
+}
+
+impl Overlay {
+    /// The old inode was renamed away before the path was made anew, and that is held: lower gets it back under its own
+    /// name, and what it was renamed to becomes a copy (SPEC §4.3a).
+    pub(super) fn put_back(&self, job: &Job, comparison: &mut Comparison) -> Result<()> {
+        let path = &comparison.path;
+        let Some(Went { to, stamp }) = self.went_from(path)? else { return Ok(()) };
+        if job.row.held.is_some() || comparison.present.exists() {
+            return Ok(());
+        }
+        // The inode tells, and not its times, as in what it was judged against.
+        let is_it = |meta: &Meta| self.births.may_be_one(stamp.key(), meta.key());
+        let may_go = |meta: &Meta| self.may_exchange_names(path, &to, meta.kind);
+        let moved = match self.origin(&to)? {
+            Origin::Lower(meta) if is_it(&meta) && has_content(&meta) && may_go(&meta) => meta,
+            Origin::Lower(_) | Origin::Upper(..) | Origin::Nothing | Origin::Hidden(_) => return Ok(()),
+        };
+        let mut landing = Landing::new(&self.store, Durability::Cached);
+        let opened = self.stage_exchange(&mut landing, path, &to, moved)?;
+        let anchors = self.state.lock().past.put_back(path, &to, moved.stamp());
+        let promised = landing.promise(Epilogue { anchors: anchors.clone(), ..Epilogue::default() })?;
+        let (applied, parted) = {
+            let mut state = self.state.lock();
+            let applied = promised.apply()?;
+            state.know(anchors);
+            let copied = applied.meta_of(&to).map(|copy| (copy, opened));
+            let parted = state.put_back(path, &to, &moved, copied);
+            (applied, parted)
+        };
+        applied.finish()?;
+        self.tell_changed(&to);
+        if let Some(node) = parted {
+            self.forget_attributes(node);
+        }
+        comparison.present = self.present_side(path)?;
+        Ok(())
+    }
+
+    /// What is at `to` goes to `path`, and a copy of it takes its place. Gives the copy of a file, opened under its temporary
+    /// name: nothing but the disk may be in the way once it is applied.
+    fn stage_exchange(
+        &self,
+        landing: &mut Landing<'_>,
+        path: &RelPath,
+        to: &RelPath,
+        meta: Meta,
+    ) -> Result<Option<File>> {
+        landing.rename(&self.lower, to, path, meta.stamp())?;
+        if meta.kind == FileKind::Symlink {
+            let target = self.lower.place(to)?.read_symlink().doing(|| format!("read {to}"))?;
+            let times = Some((meta.atime, meta.mtime));
+            let copy = NewContent::Symlink { target: &target, uid: meta.uid, gid: meta.gid, times };
+            landing.place(&self.lower, to, None, &copy)?;
+            return Ok(None);
+        }
+        let file = self.lower.open_to_read(to).doing(|| format!("read {to}"))?;
+        landing.place(&self.lower, to, None, &NewContent::File { file: &file, like: &file, meta })?;
+        Ok(landing.open_new(to)?)
+    }
+
+    /// What the path of `id` had may stand below where the view shows something else by now: a held change that was
+    /// renamed away with it, or nothing. Then it goes back before the path is judged, whose change is one of what lower
+    /// has there again, and goes on being held; what covers the other name is new there. A change of a file with several
+    /// names goes on under those that are left, and the name that goes back is made again when it lands. Gives what is to
+    /// be judged for it, if nobody else is going to judge that.
+    pub(super) fn uncover(&self, id: UpperId, actor: &Writer) -> Result<Option<UpperId>> {
+        let Some(covered) = self.covered(id)? else { return Ok(None) };
+        let Some([(ours, _ours), (theirs, _theirs)]) = self.claim_both([id, covered.by]) else { return Ok(None) };
+        let Some(meta) = self.goes_back(&covered, &ours, &theirs)? else { return Ok(None) };
+        let waits = theirs.held.is_some();
+        let ([ours, theirs], epilogue) = match self.name_left(&covered, &theirs)? {
+            Some(name) => {
+                let (theirs, epilogue) = self.state.lock().unmade(covered.by, &covered.to, &name)?;
+                ([in_the_place_of(ours, &meta), theirs], epilogue)
+            }
+            None => (exchange_bases(ours, theirs, &meta), Epilogue::default()),
+        };
+        let mut landing = Landing::new(&self.store, Durability::Cached);
+        landing.rename(&self.lower, &covered.to, &covered.path, meta.stamp())?;
+        let anchors = self.state.lock().past.uncovered(&covered.path, &covered.to, meta.stamp());
+        // Whatever the database knew of the two until now.
+        let save = vec![ours.clone(), theirs.clone()];
+        let promised = landing.promise(Epilogue { save, anchors: anchors.clone(), ..epilogue })?;
+        // What waits for review under the other name is kept waiting by what was seen there.
+        let tree = self.tree_of(actor.pid).filter(|_| !waits);
+        let (applied, is_left) = {
+            let mut state = self.state.lock();
+            let applied = match promised.apply() {
+                // Somebody else has put something there: the judging will find it.
+                Err(err) if matches!(err, store::Error::Conflict { .. }) || err.errno() == libc::EEXIST => {
+                    return Ok(None);
+                }
+                other => other?,
+            };
+            let is_left = theirs.held.is_none() && !state.is_unjudged(theirs.path());
+            state.know(anchors);
+            state.uncovered(&covered, [ours, theirs]);
+            if let Some(tree) = tree {
+                // That nothing is there now is its own doing (SPEC §7).
+                state.saw(&covered.to, None, Some(tree));
+            }
+            (applied, is_left)
+        };
+        applied.finish()?;
+        Ok(is_left.then_some(covered.by))
+    }
+
+    /// What lower has where the path's old content went, if that is it still, and nobody has changed it since it was covered.
+    fn goes_back(&self, covered: &Covered, ours: &UpperRow, theirs: &UpperRow) -> Result<Option<Meta>> {
+        let Covered { path, to, stamp, .. } = covered;
+        let as_it_was = *ours.path() == *path && (*theirs.path() == *to || theirs.base.is_shared());
+        // Structure is one change with the deletion whose place it took, and nobody would judge it without that.
+        let is_content = |meta: &Meta| has_content(meta) && !theirs.what.is_structure();
+        let below = self.lower.stat(to).doing(|| format!("stat {to}"))?;
+        let is_base = |meta: &Meta| matches!(theirs.base.below, Below::Entry { stamp, .. } if same_content_stamp(&stamp, &meta.stamp()));
+        let is_it = |meta: &Meta| self.births.may_be_one(stamp.key(), meta.key());
+        let may_go = |meta: &Meta| self.may_exchange_names(path, to, meta.kind);
+        Ok(below.filter(|meta| as_it_was && is_content(meta) && is_it(meta) && is_base(meta) && may_go(meta)))
+    }
+
+    /// The name under which the covering change goes on, once the file that it covers is back under its own name.
+    fn name_left(&self, covered: &Covered, theirs: &UpperRow) -> Result<Option<RelPath>> {
+        match *theirs.path() == covered.to {
+            true => self.other_name_below(&covered.to, theirs),
+            false => Ok(Some(theirs.path().clone())),
+        }
+    }
+
+    /// Whether what lower has may go from one name to the other with nobody asked. Where a rule waits both its coming and its
+    /// going are reviewed; what lies where nobody judges may have become anything since.
+    fn may_exchange_names(&self, path: &RelPath, to: &RelPath, kind: FileKind) -> bool {
+        [path, to].iter().all(|name| self.action(name, kind) == Action::Auto)
+    }
+
+    /// Where what was last at a free path went, by a rename of its own or of a directory.
+    pub(in crate::overlay) fn went_from(&self, path: &RelPath) -> Result<Option<Went>> {
+        if self.is_in_held_dir(path) {
+            // Lower has no place for it there.
+            return Ok(None);
+        }
+        let went = self.state.lock().past.get(path).and_then(|known| known.went.clone());
+        Ok(match (went, self.anchor_of(path)?) {
+            // What came in this session leaves nobody without anything.
+            (_, Some(AnchorState::Nothing) | None) => None,
+            (Some(went), Some(_)) => Some(went),
+            (None, Some(AnchorState::Moved { to, stamp })) => Some(Went { to, stamp }),
+            (None, Some(AnchorState::Content(_))) => None,
+        })
+    }
+
+    fn covered(&self, id: UpperId) -> Result<Option<Covered>> {
+        let is_new = |row: &&UpperRow| row.what != What::Whiteout && row.is_new();
+        let path = {
+            let state = self.state.lock();
+            state.uppers.get(id).map(|upper| &upper.row).filter(is_new).map(|row| row.path().clone())
+        };
+        let Some(path) = path else { return Ok(None) };
+        let Some(Went { to, stamp }) = self.went_from(&path)? else { return Ok(None) };
+        let state = self.state.lock();
+        let by = state.uppers.at(&to).or_else(|| state.uppers.of_inode(&stamp)).and_then(|by| state.uppers.get(by));
+        // One that was written by another name of its inode is a change of all of them.
+        let covers = |by: &&Upper| by.row.id != id && (*by.row.path() == to || by.row.base.is_shared());
+        if !state.past.came_here(&to) {
+            // It had this content all along, and has it to be judged against.
+            return Ok(None);
+        }
+        Ok(by.filter(covers).map(|by| Covered { path, to: to.clone(), by: by.row.id, stamp }))
+    }
+
+    /// Two entries at once, unless one is gone. Who waits for them has neither, so that no two wait for each other.
+    fn claim_both(&self, ids: [UpperId; 2]) -> Option<[(UpperRow, Claim<'_>); 2]> {
+        let mut state = self.state.lock();
+        while ids.iter().any(|id| state.uppers.get(*id).is_some_and(|upper| upper.busy)) {
+            self.changed.wait(&mut state);
+        }
+        if ids.iter().any(|id| state.uppers.get(*id).is_none()) {
+            return None;
+        }
+        Some(ids.map(|id| {
+            let upper = state.uppers.get_mut(id).expect("looked for under the same lock");
+            upper.busy = true;
+            (upper.row.clone(), Claim { overlay: self, id, judged: true })
+        }))
+    }
+}
+
+/// For a FIFO or socket no copy would do: others have the first one open. What waits in its place is a change of another
+/// kind.
+fn has_content(meta: &Meta) -> bool {
+    matches!(meta.kind, FileKind::Regular | FileKind::Symlink)
+}
+
+/// The path has what it had below it again, and the change of that; the other name has nothing below.
+fn exchange_bases(ours: UpperRow, theirs: UpperRow, meta: &Meta) -> [UpperRow; 2] {
+    let ours = in_the_place_of(ours, meta);
+    let content = theirs.base.content.filter(|_| theirs.held.is_some());
+    let base = Base { content, found: theirs.base.found, ..ours.base };
+    let nothing = Base::of(Below::Nothing);
+    [
+        UpperRow { base, held: theirs.held.clone(), ..ours },
+        UpperRow { base: nothing, held: None, looks: None, ..theirs },
+    ]
+}
+
+/// It takes the place of this one name: the file's other names keep their content.
+fn in_the_place_of(row: UpperRow, meta: &Meta) -> UpperRow {
+    UpperRow { base: Base::of(Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: 1 }), ..row }
+}
+
+impl State {
+    /// A renamed inode, which was `moved`, has its first name again, and a copy of it has the other; open where it is a file.
+    /// Gives the node of its further names, which have a link less.
+    pub(super) fn put_back(
+        &mut self,
+        path: &RelPath,
+        to: &RelPath,
+        moved: &Meta,
+        copied: Option<(Meta, Option<File>)>,
+    ) -> Option<NodeId> {
+        self.epoch += 1;
+        self.recent_put_back(to, path);
+        let (copy, file) = copied?;
+        self.touched(to, &moved.stamp(), &copy);
+        let node = self.nodes.at(to)?;
+        if self.nodes.names(node).len() > 1 {
+            // Its other names go on being those of the renamed inode, and the copy is a file of its own.
+            if let Some((parent, name)) = self.nodes.entry_at(to) {
+                self.nodes.part_below(node, parent, name);
+            }
+            return Some(node);
+        }
+        self.nodes.set_lower(node, Some(copy.key()));
+        if let Some((open, file)) = self.nodes.open_on(node).zip(file)
+            && open.upper().is_none()
+            && !open.backing().is_orphan()
+        {
+            open.set_backing(Backing::Lower(Arc::new(file)));
+        }
+        None
+    }
+
+    /// Who has written to it has it judged at the close.
+    fn is_unjudged(&self, path: &RelPath) -> bool {
+        let node = self.nodes.at(path);
+        self.handles.values().any(|handle| Some(handle.node) == node && handle.is_unjudged())
+    }
+
+    /// Lower has a path's old inode again, and nothing under the name that it had.
+    fn uncovered(&mut self, covered: &Covered, rows: [UpperRow; 2]) {
+        self.epoch += 1;
+        self.recent_put_back(&covered.to, &covered.path);
+        for row in rows {
+            if let (Below::Nothing, Some(node)) = (row.base.below, self.nodes.at(row.path())) {
+                self.nodes.set_lower(node, None);
+            }
+            if let Some(upper) = self.uppers.remove(row.id) {
+                // What went back is not there to be taken along.
+                let takes_along = upper.takes_along.filter(|(source, _)| *source != covered.to);
+                // What goes on waiting is judged already.
+                let dirty = upper.dirty || upper.row.held.is_none() || row.held.is_none();
+                self.uppers.insert(Upper { row, recorded: Recorded::Row, dirty, takes_along, ..upper });
+            }
+        }
+    }
+}

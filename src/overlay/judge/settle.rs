@@ -1,0 +1,379 @@
+//! Settling: the moment at which what happened to a path is judged, and lands or is held.
+//!
+//! The verdict is a function of what a path had, what it has now, and who wrote it. [`super::compare`] gathers the facts,
+//! [`policy`](crate::policy) rules, [`super::land`] and [`super::hold`] act, each on an entry that is claimed ([`super::claim`]). What was
+//! judged is what lands: when a write came in between, the entry stays as it is until that writer is done.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::claim::{Claim, Job};
+use super::compare::{Comparison, Old};
+use super::deny::Denial;
+use super::land::is_elsewhere;
+use super::side::Side;
+use crate::hooks::Answer;
+use crate::model::{ChangeId, Reason, RelPath};
+use crate::overlay::error::Context;
+use crate::overlay::files::handles::Handle;
+use crate::overlay::state::uppers::{Recorded, Upper};
+use crate::overlay::{Error, Overlay, Result, State};
+use crate::store::{self, Base, Below, FileLooks, UpperId, UpperRow, What, Writer};
+use crate::sys::file::Meta;
+
+/// What became of a write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// Lower has the same bytes already.
+    Unchanged,
+    Landed,
+    Held(ChangeId),
+    /// Somebody else went on writing: the last one to close decides.
+    Postponed,
+}
+
+/// What has something judged, and who hears of it.
+pub(super) struct Occasion {
+    /// Reasons that the moment brings, not the content.
+    pub because: Vec<Reason>,
+    pub denial: Denial,
+    /// What wrote it, where that is judged at a close or at the last release.
+    pub through: Option<Arc<Handle>>,
+}
+
+impl Occasion {
+    /// Somebody does it just now, and can be told that it is denied.
+    pub fn told() -> Self {
+        Self { because: Vec::new(), denial: Denial::Drops, through: None }
+    }
+}
+
+impl Overlay {
+    /// Judges an upper entry and acts on the verdict. What a permission program denies is held.
+    pub(in crate::overlay) fn settle(&self, id: UpperId, actor: &Writer) -> Result<Settled> {
+        self.settle_because(id, actor, Vec::new())
+    }
+
+    /// What was written and not closed when the daemon died is held, however small (SPEC §7). What hides a file that came in
+    /// this session was to have it removed with nobody asked, as the source of a rename or by a deletion: so it goes.
+    pub(in crate::overlay) fn settle_interrupted(&self, id: UpperId) -> Result<()> {
+        let is_structure = self.state.lock().uppers.get(id).is_some_and(|upper| upper.row.what.is_structure());
+        if is_structure {
+            return self.hold_left_structure(id);
+        }
+        let goes = self.hides_fresh(id)? && self.policy().hooks.is_empty() && self.is_copied_on_disk();
+        let because = if goes { Vec::new() } else { vec![Reason::Interrupted] };
+        self.settle_because(id, &Writer::default(), because).map(|_| ())
+    }
+
+    /// What goes may be all that the disk has of what was renamed to another name.
+    fn is_copied_on_disk(&self) -> bool {
+        self.store
+            .sync_stage()
+            .inspect_err(|err| log::error!("what was renamed stays below until reviewed: {err}"))
+            .is_ok()
+    }
+
+    /// Of a file that is as it was: what somebody has put there since is his.
+    fn hides_fresh(&self, id: UpperId) -> Result<bool> {
+        let hidden = {
+            let state = self.state.lock();
+            let hiding = state.uppers.get(id).map(|upper| &upper.row).filter(|row| row.what == What::Whiteout);
+            hiding.map(|row| (row.path().clone(), row.base.below)).filter(|(path, _)| state.past.is_fresh(path))
+        };
+        let Some((path, Below::Entry { stamp, .. })) = hidden else { return Ok(false) };
+        let now = self.lower.stat(&path).doing(|| format!("stat {path}"))?;
+        Ok(now.is_some_and(|meta| !meta.is_dir() && meta.stamp() == stamp))
+    }
+
+    pub(in crate::overlay) fn settle_because(
+        &self,
+        id: UpperId,
+        actor: &Writer,
+        because: Vec<Reason>,
+    ) -> Result<Settled> {
+        self.settle_on(&Occasion { because, denial: Denial::Holds, through: None }, id, actor)
+    }
+
+    /// The same for who can be told that it was denied: by [`Error::Denied`].
+    pub(in crate::overlay) fn settle_or_deny(&self, id: UpperId, actor: &Writer) -> Result<Settled> {
+        self.settle_on(&Occasion::told(), id, actor)
+    }
+
+    /// The same of what was written through a handle.
+    pub(in crate::overlay) fn settle_written(&self, id: UpperId, through: &Arc<Handle>) -> Result<Settled> {
+        let occasion =
+            Occasion { because: through.because(), denial: Denial::Drops, through: Some(Arc::clone(through)) };
+        self.settle_on(&occasion, id, &through.actor())
+    }
+
+    fn settle_on(&self, occasion: &Occasion, id: UpperId, actor: &Writer) -> Result<Settled> {
+        let _judging = self.judging_upper(id, actor.pid);
+        let uncovered = self.follow_file(id).and_then(|()| self.uncover(id, actor));
+        let covering = uncovered.inspect_err(|_| self.leave_unjudged(id))?;
+        let settled = self.judge_until_settled(occasion, id, actor);
+        match &settled {
+            Ok(Settled::Landed | Settled::Unchanged) => self.evict(id),
+            Ok(Settled::Held(_) | Settled::Postponed) | Err(_) => {}
+        }
+        // What this one came to is done: who hears of an error would take it back.
+        if let Some(Err(err)) = covering.map(|covering| self.settle(covering, actor)) {
+            log::error!("judge what was put out of the way: {err}");
+        }
+        settled
+    }
+
+    /// Judges an entry by what is there, and once more where somebody was at work at that very moment, below or on the entry.
+    fn judge_until_settled(&self, occasion: &Occasion, id: UpperId, actor: &Writer) -> Result<Settled> {
+        let (mut is_crossed, mut was_forsaken) = (false, false);
+        loop {
+            let Some(job) = self.take_job(id, occasion, is_crossed) else { return Ok(Settled::Unchanged) };
+            let settled = self.judge_claimed(&job, actor);
+            let is_forsaken = matches!(settled, Ok(Settled::Postponed)) && self.is_forsaken(&job);
+            if is_forsaken || !matches!(settled, Ok(_) | Err(Error::Denied)) {
+                self.leave_unjudged(id);
+            }
+            match &settled {
+                Err(err) if !is_crossed && !self.store.is_halted() && is_to_be_judged_again(&job, err) => {
+                    is_crossed = true;
+                    if is_elsewhere(err) {
+                        self.raises.store(false, Ordering::Relaxed);
+                    }
+                }
+                // Perhaps with a directory above: its writer has gone, and nobody else would judge it.
+                Ok(Settled::Postponed) if self.is_renamed(&job) => was_forsaken |= is_forsaken,
+                // Nor what a permission program wrote while it was asked.
+                Ok(Settled::Postponed) if is_forsaken && !was_forsaken => was_forsaken = true,
+                _ => return settled,
+            }
+        }
+    }
+
+    fn judge_claimed(&self, job: &Job, actor: &Writer) -> Result<Settled> {
+        let mut claim = Claim { overlay: self, id: job.row.id, judged: false };
+        let settled = match self.judge(job, actor) {
+            Err(Error::Denied) => Err(Error::Denied),
+            // What was read had changed or gone under our hands: who did that has it judged. Not where it is done, and
+            // nothing is written any more for want of its record.
+            Err(_) if !self.store.is_halted() && self.is_disturbed(job) => Ok(Settled::Postponed),
+            other => other,
+        };
+        claim.judged = !matches!(settled, Err(_) | Ok(Settled::Postponed));
+        settled
+    }
+
+    /// It could not be judged, and nobody will come for it: whoever asks next has it tried again, and a removal keeps it.
+    fn leave_unjudged(&self, id: UpperId) {
+        let mut state = self.state.lock();
+        let upper = state.uppers.get_mut(id).filter(|upper| !upper.is_landed() && !upper.row.what.is_structure());
+        if let Some(upper) = upper {
+            (upper.dirty, upper.left) = (true, true);
+        }
+    }
+
+    /// Whether nobody comes to judge what was written to an entry while that was judged: neither who has written and not
+    /// closed, nor who has closed and waits, nor the release of the handle through which it was written.
+    fn is_forsaken(&self, job: &Job) -> bool {
+        let (id, state) = (job.row.id, self.state.lock());
+        let is_through =
+            |handle: &Arc<Handle>| job.through.as_ref().is_some_and(|through| Arc::ptr_eq(through, handle));
+        let comes = |handle: &Arc<Handle>| handle.writes_to(id) && (handle.is_unjudged() || is_through(handle));
+        let is_waiting = state.uppers.get(id).is_some_and(|upper| upper.dirty && upper.awaited == 0);
+        is_waiting && !state.handles.values().any(comes)
+    }
+
+    pub(super) fn judge(&self, job: &Job, actor: &Writer) -> Result<Settled> {
+        let path = job.row.path();
+        let mut new = self.job_side(job)?;
+        let present = self.present_side(path)?;
+        self.note_anothers(job, &present);
+        if new.exists() && !present.exists() {
+            self.look_at_dir(&path.parent().unwrap_or_default())?;
+        }
+        self.take_looks_below(&job.row, &mut new, &present)?;
+        let is_same = new.same_as(&present).doing(|| format!("compare {path}"))? && self.may_stand_for(&present, job);
+        let is_unchanged = is_same && !leaves_other_names(&job.row.base, &present) && !self.brings_names(&job.row)?;
+        let brings_looks = is_same && self.brings_looks(&job.row, &new, &present)?;
+        if is_unchanged && !brings_looks {
+            return self.end_unchanged(job, &new, &present, actor);
+        }
+        let (old, is_lost) = match self.old_side(job, &present)? {
+            Old::Known(side) => (*side, false),
+            Old::Lost => (self.present_side(path)?, true),
+        };
+        let mut comparison = self.compare(job, actor, old, std::mem::take(&mut new), present)?;
+        let waits = brings_looks && comparison.is_gated() || comparison.names_wait;
+        if is_unchanged && !waits {
+            return self.end_unchanged(job, &comparison.new, &comparison.present, actor);
+        }
+        if is_lost || self.is_stale(job, &comparison, actor)? {
+            comparison.add(Reason::Stale);
+        }
+        let exceeds_burst = !is_same && self.count_in_burst(&comparison, actor);
+        if exceeds_burst && comparison.reasons.is_empty() {
+            comparison.add(Reason::Burst);
+        }
+        match (self.ask_hooks(job, &mut comparison, actor), job.denial) {
+            (Answer::Land, _) => self.look_below_again(job, &mut comparison)?,
+            (Answer::Deny(why), Denial::Drops) => return self.deny(job, &mut comparison, actor, &why),
+            (Answer::Hold(why) | Answer::Deny(why), _) => comparison.hold_for_hook(why),
+        }
+        // With the same bytes there is nothing to review, whatever the deletion waited for that it takes the place of, but
+        // how it looks where a rule has the path reviewed, and a name that comes with it.
+        if comparison.reasons.is_empty() || is_same && !waits {
+            match self.land(job, &mut comparison, actor) {
+                Err(err) if !job.is_crossed && is_to_be_judged_again(job, &err) => return Err(err),
+                Err(Error::Store(store::Error::Conflict { .. })) => comparison.add(Reason::Stale),
+                Err(_) if !comparison.reasons.contains(&Reason::Parent) && self.has_lost_its_dir(path)? => {
+                    comparison.add(Reason::Parent);
+                }
+                other => {
+                    self.spend(comparison);
+                    return other;
+                }
+            }
+        }
+        if is_same && !waits {
+            return self.end_unchanged(job, &comparison.new, &comparison.present, actor);
+        }
+        self.hold(job, &mut comparison, actor)
+    }
+
+    /// To ask may take as long as a person does: what somebody has saved below meanwhile is judged with the change, or makes
+    /// it stale. His times need not tell, so where content was read it is read again.
+    fn look_below_again(&self, job: &Job, comparison: &mut Comparison) -> Result<()> {
+        let Comparison { path, present: then, .. } = &*comparison;
+        if self.policy().hooks.is_empty() || then.is_dir() {
+            return Ok(());
+        }
+        let now = self.present_side(path)?;
+        let stamp = |side: &Side| side.meta.map(|meta| meta.stamp());
+        match (stamp(&now), &now.bytes) == (stamp(then), &then.bytes) {
+            true => Ok(()),
+            false if job.is_crossed => {
+                comparison.add(Reason::Stale);
+                Ok(())
+            }
+            false => Err(Error::Store(store::Error::Conflict { path: path.to_string() })),
+        }
+    }
+
+    /// Nothing that somebody else has changed is judged as what came in this session, nor goes or lands as that.
+    fn note_anothers(&self, job: &Job, present: &Side) {
+        self.became_anothers(job.row.path(), Some(present));
+        if let Some((source, _)) = &job.takes_along {
+            self.became_anothers(source, None);
+        }
+    }
+
+    /// Whether the same bytes below are as durable as what is judged: that was perhaps synced, and they never. Where they
+    /// cannot be synced it lands as if they were others, for the next try would be told that all is well.
+    fn may_stand_for(&self, present: &Side, job: &Job) -> bool {
+        let (true, Some(below)) = (job.synced, &present.file) else { return true };
+        let synced = below.sync_all();
+        synced.inspect_err(|err| log::error!("sync {}, which lands anew: {err}", job.row.path())).is_ok()
+    }
+
+    /// Whether lower lacks a further name of what is judged.
+    fn brings_names(&self, row: &UpperRow) -> Result<bool> {
+        for name in row.further_names() {
+            if !self.lower.exists(name).doing(|| format!("stat {name}"))? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Somebody has removed the directory since the look at it.
+    fn has_lost_its_dir(&self, path: &RelPath) -> Result<bool> {
+        self.look_at_dir(&path.parent().unwrap_or_default())?;
+        Ok(self.is_in_held_dir(path))
+    }
+
+    /// The database has no row of an entry any more, for that has landed or was discarded; one that was written meanwhile needs
+    /// a new one. Without room for it the next write is refused, and what is done is done all the same.
+    pub(in crate::overlay) fn row_dropped(&self, state: &mut State, id: UpperId) {
+        let Some(upper) = state.uppers.get_mut(id) else { return };
+        if !upper.dirty {
+            upper.recorded = Recorded::Landed;
+            return;
+        }
+        upper.recorded = Recorded::Nothing;
+        let path = upper.row.path().clone();
+        if let Err(err) = self.save_vitally(upper) {
+            log::error!("{path} was written to while it landed or was discarded, and that is not recorded: {err}");
+            if let Some(open) = state.open_of(id, &path) {
+                // The next write must note itself again.
+                open.dirty.store(false, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// The database knows of an entry from here on, on a full disk, too: what it stands for is done.
+    pub(in crate::overlay) fn save_vitally(&self, upper: &mut Upper) -> Result<()> {
+        self.store.vitally_for_programs(|| self.store.save_upper(&upper.row))?;
+        upper.recorded = Recorded::Row;
+        Ok(())
+    }
+}
+
+/// Whether somebody was at work below at the very moment of a landing. What is written in place was closed for that: whatever
+/// was in the way, it is opened anew.
+fn is_to_be_judged_again(job: &Job, err: &Error) -> bool {
+    match err {
+        Error::Denied => false,
+        Error::Store(store::Error::Conflict { .. }) => true,
+        // Then it is copied.
+        _ => job.row.base.is_shared() || is_elsewhere(err),
+    }
+}
+
+/// A new file has taken one name of a file with several. With the same bytes it still is a file of its own: what is
+/// written to it next must not show under the others.
+pub(super) fn leaves_other_names(base: &Base, present: &Side) -> bool {
+    present.is_file() && present.meta.is_some_and(|meta| meta.links > 1) && !base.is_shared()
+}
+
+impl State {
+    /// The entry's content, which the view had as `shown`, is lower's now. It stays only for who still has it open.
+    pub(super) fn landed(&mut self, job: &Job, shown: Option<&Meta>, meta: Option<&Meta>) {
+        self.ends_as(job, meta);
+        let path = job.row.path();
+        if let (Some(node), Some(meta)) = (self.nodes.at(path), meta) {
+            self.nodes.set_cached(node, &meta.stamp());
+            self.nodes.note_shown(node, &meta.stamp());
+        }
+        // A rename, which brought it here, does move the ctime.
+        if let (Some(shown), Some(below), None) = (shown, meta, &job.takes_along) {
+            self.nodes.keep_ctime(path, shown, below);
+        }
+    }
+
+    /// The same where lower had the entry's content `before`, and somebody has put something else there since: who has the
+    /// entry open has not seen it.
+    pub(super) fn landed_before(&mut self, job: &Job, before: Option<&Meta>, now: Option<&Meta>) {
+        self.ends_as(job, now);
+        let node = self.nodes.at(job.row.path());
+        if let (Some(node), Some(before)) = (node, before) {
+            self.handles_on(node).for_each(|handle| handle.landed_merged(before.stamp()));
+        }
+    }
+
+    /// The entry is no more, but for who still has it open: lower has `meta` in its place.
+    fn ends_as(&mut self, job: &Job, meta: Option<&Meta>) {
+        self.epoch += 1;
+        job.open.iter().for_each(|open| open.changed_below(self.epoch));
+        let node = self.nodes.at(job.row.path());
+        // A name that goes takes nothing from a file that has others.
+        if let Some(node) = node.filter(|node| meta.is_some() || self.nodes.names(*node).len() == 1) {
+            self.nodes.set_lower(node, meta.map(Meta::key));
+        }
+        self.uppers.held_no_more(job.row.id);
+        let Some(upper) = self.uppers.get_mut(job.row.id) else { return };
+        upper.moved_on = false;
+        upper.because.clear();
+        upper.takes_along = None;
+        upper.row.looks = meta.map(FileLooks::of);
+        self.uppers.set_landed(job.row.id, Base::of(Below::of(meta)));
+    }
+}

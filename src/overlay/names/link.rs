@@ -1,0 +1,201 @@
+//! Further names: of what lower has at once, of what waits in upper when that lands (SPEC §4.8). Where no link can be, what
+//! comes is a copy.
+
+use std::ffi::OsStr;
+
+use super::make::unmake;
+use super::structure::Creation;
+use crate::model::{RelPath, Stamp};
+use crate::overlay::error::Context;
+use crate::overlay::judge::settle::Settled;
+use crate::overlay::state::lookup::Origin;
+use crate::overlay::state::nodes::NodeId;
+use crate::overlay::{Caller, Entry, Error, Overlay, Result, State};
+use crate::policy::rules::Action;
+use crate::store::{Base, Below, Effect, NewUpper, UpperId, UpperRow, What};
+use crate::sys::file::{FileKind, Meta};
+
+impl Overlay {
+    /// A second name for a file. A change that is held or being written takes the name along (SPEC §4.7).
+    pub fn link(&self, node: NodeId, parent: NodeId, name: &OsStr, caller: &Caller) -> Result<Entry> {
+        self.check_may_write(caller)?;
+        self.check_asked_name(node)?;
+        let _acting = self.acting([parent, self.parent_of(node)]);
+        let path = self.new_path(parent, name)?;
+        // Without a path it may be what the kernel still takes the name for: by this it looks once more.
+        let source = self.path_of(node).map_err(|_| Error::Errno(libc::ESTALE))?;
+        let kind = self.origin(&source)?.kind().unwrap_or(FileKind::Regular);
+        let waiting = match self.creation(&path, kind, caller)? {
+            Creation::Held(why) => Some(why),
+            Creation::AtOnce | Creation::Anew(_) => None,
+        };
+        // In the place of a deletion that waits for review it is judged with that.
+        let replaces_deleted = waiting.as_ref().is_some_and(|why| why.over.is_some());
+        // Names of one change in different directories that wait would go with either.
+        let in_held_dir = self.is_in_held_dir(&path) && source.parent() != path.parent();
+        let used = replaces_deleted || in_held_dir || self.is_used_by_another(&source, &path, kind)?;
+        let by = self.writer(caller);
+        let action = |path| self.action_by(path, kind, &by);
+        let (old, new) = (action(&source), action(&path));
+        if old == Action::Freeze || matches!(new, Action::Deny | Action::Freeze) {
+            return Err(self.denied(if old == Action::Freeze { &source } else { &path }, &self.doer(caller)));
+        }
+        // What is written through a name that passes would change the judged one unseen.
+        if (old == Action::Pass) != (new == Action::Pass) {
+            return Err(Error::Errno(libc::EXDEV));
+        }
+        let origin = self.origin(&source)?;
+        self.check_in_its_own_place(&source, &origin)?;
+        if kind.is_special() {
+            // What has no content is not judged, and a copy of it would be another pipe or socket.
+            return match waiting.is_some() || matches!(origin, Origin::Upper(..)) {
+                true => Err(Error::Errno(libc::EXDEV)),
+                false => self.link_below(source, &path, (parent, name), caller),
+            };
+        }
+        let judged = used || matches!(new, Action::Hold(_) | Action::GitConfig);
+        let at = (parent, name);
+        if let Origin::Upper(id, _) = origin {
+            match self.settle(id, &self.doer(caller))? {
+                // A change has one base, and this name another, or a rule that the others have not: it is a change of its
+                // own, with the same content.
+                Settled::Held(_) | Settled::Postponed if judged => {
+                    return self.link_as_copy(&source, &path, at, caller, || self.copy_of_upper(id));
+                }
+                Settled::Held(_) | Settled::Postponed => {
+                    return self.link_upper(id, parent, name, &path);
+                }
+                Settled::Landed | Settled::Unchanged => {}
+            }
+        }
+        let leads_out = new != Action::Pass && self.base_leads_out_there(&source, &path)?;
+        if (judged && new != Action::Pass) || leads_out {
+            // As what it brings to the path: a copy of what it names.
+            return self.link_as_copy(&source, &path, at, caller, || self.copy_to_upper(&source));
+        }
+        self.link_below(source, &path, at, caller)
+    }
+
+    /// In lower at once.
+    fn link_below(
+        &self,
+        source: RelPath,
+        path: &RelPath,
+        (parent, name): (NodeId, &OsStr),
+        caller: &Caller,
+    ) -> Result<Entry> {
+        let place = self.lower.place(path)?;
+        self.store.record_waiting()?;
+        self.lower.place(&source)?.link(&place)?;
+        let linked = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+        let from = {
+            let mut state = self.state.lock();
+            linked.iter().for_each(|meta| state.linked(&source, meta));
+            state.past.came_from(&source)
+        };
+        let what = format!("[link to {source}]");
+        let effect = || Ok(Some(Effect::Linked { of: source }));
+        let noted = self.note_created(path, FileKind::Regular, from, what, effect, caller);
+        noted.inspect_err(|_| unmake(&place, FileKind::Regular, path))?;
+        self.look_up(parent, name)
+    }
+
+    fn link_upper(&self, id: UpperId, parent: NodeId, name: &OsStr, path: &RelPath) -> Result<Entry> {
+        {
+            // Nobody decides about it meanwhile: one that has gone must not come back with another name.
+            let (_, _claimed) = self.claim(id)?;
+            let mut state = self.state.lock();
+            let mut row = state.uppers.get(id).map(|upper| upper.row.clone()).ok_or(Error::Errno(libc::ESTALE))?;
+            row.names.push(path.clone());
+            // First where it may fail: a name that was refused is nowhere.
+            self.store.save_upper(&row)?;
+            let first = state.nodes.file_at(row.path());
+            state.uppers.set_row(row);
+            if let Some(node) = first {
+                state.nodes.name(node, parent, name);
+            }
+        }
+        self.name_changed(path)?;
+        self.look_up(parent, name)
+    }
+
+    /// In the place of a link: a copy of what it names as a new upper entry at `path`, judged at once.
+    fn link_as_copy<'a>(
+        &'a self,
+        source: &RelPath,
+        path: &RelPath,
+        (parent, name): (NodeId, &OsStr),
+        caller: &Caller,
+        copy: impl FnOnce() -> Result<(NewUpper<'a>, What)>,
+    ) -> Result<Entry> {
+        if is_linked_by_clone(source, path) {
+            return Err(Error::Errno(libc::EXDEV));
+        }
+        let (new, what) = copy()?;
+        let id = self.add_upper(new, path, what)?;
+        self.settle_what_is_shown(id, caller)?;
+        self.look_up(parent, name)
+    }
+
+    /// The same content once more.
+    pub(super) fn copy_of_upper(&self, id: UpperId) -> Result<(NewUpper<'_>, What)> {
+        use std::os::fd::AsFd;
+        let meta = self.store.upper_meta(id)?;
+        self.check_may_change(meta.blocks.saturating_mul(512))?;
+        if meta.kind == FileKind::Symlink {
+            let target = self.store.upper_place(id)?.read_symlink()?;
+            return Ok((self.store.copy_upper_symlink(&target, &meta)?, What::Symlink));
+        }
+        let (file, upper) = (self.store.read_upper(id)?, self.store.create_upper(meta.mode)?);
+        crate::sys::file::copy_content(&file, &upper.file)?;
+        crate::sys::file::copy_metadata(file.as_fd(), &meta, upper.file.as_fd())?;
+        Ok((upper.new, What::File))
+    }
+
+    /// Upper content that is a copy of a file or symlink of lower.
+    pub(in crate::overlay) fn copy_to_upper(&self, source: &RelPath) -> Result<(NewUpper<'_>, What)> {
+        use std::os::fd::AsFd;
+        let doing = || format!("copy {source}");
+        let meta = self.lower.stat(source).doing(doing)?.ok_or(Error::Errno(libc::ENOENT))?;
+        self.check_may_change(meta.blocks.saturating_mul(512))?;
+        if meta.kind == FileKind::Symlink {
+            let target = self.lower.place(source)?.read_symlink().doing(doing)?;
+            return Ok((self.store.copy_upper_symlink(&target, &meta)?, What::Symlink));
+        }
+        let file = self.lower.open_to_read(source).doing(doing)?;
+        let upper = self.store.create_upper(meta.mode)?;
+        crate::sys::file::copy_content(&file, &upper.file).doing(doing)?;
+        // As with a copy-up: privileges do not travel with content.
+        let mode = if self.grants.suid { meta.mode } else { meta.mode & 0o1777 };
+        crate::sys::file::copy_metadata(file.as_fd(), &Meta { mode, ..meta }, upper.file.as_fd()).doing(doing)?;
+        Ok((upper.new, What::File))
+    }
+}
+
+impl State {
+    /// Lower's file at `source`, which is `meta` now, has one more name. Who has it open for writing writes under both.
+    fn linked(&mut self, source: &RelPath, meta: &Meta) {
+        self.windows.linked(source, meta);
+        let Some(upper) = self.uppers.at(source).and_then(|id| self.uppers.get(id)) else { return };
+        let Below::Entry { stamp, mode, .. } = upper.row.base.below else { return };
+        if (stamp.device, stamp.inode) == (meta.device, meta.inode) {
+            let below = Below::Entry {
+                stamp: Stamp { ctime: meta.ctime, btime: meta.btime, ..stamp },
+                mode,
+                links: meta.links,
+            };
+            let base = Base { below, ..upper.row.base };
+            self.uppers.set_row(UpperRow { base, ..upper.row.clone() });
+        }
+    }
+}
+
+/// Whether `path` is in one object store of git what `source` is in another. `git clone` makes such links, gives up where
+/// they turn out to be copies, and copies by itself where there can be none. Who unpacks a tree or saves a file does not.
+fn is_linked_by_clone(source: &RelPath, path: &RelPath) -> bool {
+    fn in_store(path: &RelPath) -> Option<Vec<&OsStr>> {
+        let names: Vec<&OsStr> = path.components().collect();
+        names.iter().rposition(|name| *name == "objects").map(|store| names[store + 1..].to_vec())
+    }
+    in_store(source).is_some_and(|names| in_store(path) == Some(names))
+}

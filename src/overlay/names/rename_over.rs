@@ -1,0 +1,712 @@
+//! Rename over something: a change of the target, judged by the source's content (SPEC §4.2).
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use super::parting::{Departure, Parted, Parting};
+use super::rename::End;
+use super::renamed::Renamed;
+use crate::model::{ChangeId, Reason, RelPath};
+use crate::overlay::error::Context;
+use crate::overlay::files::handles::{Backing, OpenFile};
+use crate::overlay::judge::claim::Claim;
+use crate::overlay::judge::settle::Settled;
+use crate::overlay::state::lookup::Origin;
+use crate::overlay::state::nodes::NodeId;
+use crate::overlay::state::uppers::{Recorded, Upper};
+use crate::overlay::{Caller, Error, Overlay, Result, State};
+use crate::policy::rules::Action;
+use crate::store::{
+    self, Backup, Base, Below, Durability, Epilogue, Fate, Held, Landing, NewUpper, StagedContent, UpperId, UpperRow,
+    What, Writer,
+};
+use crate::sys::cache;
+use crate::sys::file::{FileKind, Meta};
+use crate::sys::tree::is_absent;
+
+/// A file that grows while it is copied is copied again this often: a log gains a line, and not at every moment.
+const COPY_TRIES: usize = 8;
+
+/// What is to stand at a target.
+pub(super) struct Taken {
+    pub row: UpperRow,
+    pub gives_way: GivesWay,
+}
+
+/// What stands at a target now.
+pub(super) enum GivesWay {
+    /// No entry of upper by that name.
+    Nothing,
+    Goes(UpperId),
+    /// Goes on under its other names.
+    Parts(Departure),
+}
+
+impl GivesWay {
+    /// What must still stand there when it gives way.
+    pub fn stands(&self) -> Option<UpperId> {
+        match self {
+            Self::Nothing => None,
+            Self::Goes(id) | Self::Parts(Departure { id, .. }) => Some(*id),
+        }
+    }
+
+    pub fn goes(&self) -> Option<UpperId> {
+        match self {
+            Self::Goes(id) => Some(*id),
+            Self::Nothing | Self::Parts(_) => None,
+        }
+    }
+
+    pub fn departure(self) -> Option<Departure> {
+        match self {
+            Self::Parts(departure) => Some(departure),
+            Self::Nothing | Self::Goes(_) => None,
+        }
+    }
+}
+
+/// An entry that takes the place of what stands at a target, and all that changes with it.
+struct Arrival {
+    /// As it is going to be there.
+    entry: Upper,
+    gives_way: GivesWay,
+    /// Hides what lower has at the path that it comes from.
+    hiding: Option<Upper>,
+    /// The change of which it was one name.
+    parts: Option<Departure>,
+    /// What else the database shall say then.
+    epilogue: Epilogue,
+    kept: Option<(StagedContent, Backup)>,
+}
+
+/// What a file of lower was renamed over, as long as that is not judged.
+struct MovedOver<'a> {
+    from: &'a End,
+    to: &'a End,
+    /// What stands at the target now, and what hides the source.
+    upper: UpperId,
+    whiteout: UpperId,
+    /// The nodes that source and target were.
+    nodes: [Option<NodeId>; 2],
+}
+
+impl Overlay {
+    /// A file of lower over something: the target is judged by the source's content, and the source goes.
+    pub(super) fn move_over(&self, from: &End, to: &End, meta: &Meta, caller: &Caller) -> Result<()> {
+        let by = self.doer(caller);
+        if self.take_over(from, to, meta, &by)? {
+            return Ok(());
+        }
+        self.set_source_apart(from)?;
+        let claimed = self.claim_target(to)?;
+        let new = self.copy_source(from)?;
+        let synced = self.is_on_disk(&from.path, meta)?;
+        if synced && to.upper().is_some() {
+            // As long as nothing has changed: what gives way here could not be brought back.
+            self.sync_copy(new.id(), &from.path)?;
+        }
+        let copied = self.open_copy(&new, meta.kind)?;
+        let taken = self.take_target(to, new.id(), meta.kind)?;
+        let replaced = taken.gives_way.goes();
+        let kept = self.keep_replaced_content(replaced, &by)?;
+        let hiding = self.whiteout(&from.path, meta);
+        let whiteout = hiding.row.id;
+        // What nobody judges goes by itself, whoever writes to it meanwhile.
+        let goes_along = !goes_by_review(from) && from.action != Action::Pass;
+        let takes_along = goes_along.then(|| (from.path.clone(), meta.stamp()));
+        // What lower alone has at the target gives way when this is judged: until then nothing need be known of it, but where
+        // the source is judged by itself, after it.
+        let saved = goes_by_review(from) || taken.gives_way.stands().is_some();
+        let recorded = if saved { Recorded::Row } else { Recorded::Nothing };
+        let entry = Upper { recorded, synced, takes_along, ..Upper::written(taken.row) };
+        let (hiding, gives_way, epilogue) = (Some(hiding), taken.gives_way, Epilogue::default());
+        let arrival = Arrival { entry, gives_way, hiding, parts: None, epilogue, kept };
+        let (nodes, ((upper, renamed), parted)) = {
+            let mut state = self.state.lock();
+            if state.uppers.at(&from.path).is_some() {
+                return Err(Error::Errno(libc::ESTALE));
+            }
+            let nodes = [from, to].map(|end| state.nodes.child(end.parent, &end.name));
+            let arrived =
+                self.arrive(&mut state, to, arrival, |state| (new.keep(), state.renamed_to_copy((from, to), copied)))?;
+            (nodes, arrived)
+        };
+        drop(claimed);
+        self.drop_replaced(replaced);
+        let parted = self.tell_parted(parted);
+        self.tell_renamed(to, renamed);
+        self.settle_parted(parted, &by)?;
+        let settled = self.settle_over(&MovedOver { from, to, upper, whiteout, nodes }, saved, &by)?;
+        self.let_source_go(from, whiteout, meta, (upper, settled), &by)
+    }
+
+    /// Judges what stands at the target now, whose row may be `saved`. What keeps it from being judged keeps it waiting, or
+    /// leaves both names as they were.
+    fn settle_over(&self, moved: &MovedOver<'_>, saved: bool, by: &Writer) -> Result<Settled> {
+        let MovedOver { to, upper, .. } = *moved;
+        // What was there before, and has given way already, could not be brought back: then a denial is a hold.
+        let settled = if to.upper().is_none() { self.settle_or_deny(upper, by) } else { self.settle(upper, by) };
+        match settled {
+            Ok(settled) => Ok(settled),
+            // The source went already, and the journal tells: the next start finishes it.
+            Err(err @ Error::Store(store::Error::Unrecorded(_))) => Err(err),
+            // Nothing was there but lower's own, which still is: as if nobody had renamed. Not by a disk on which the rename
+            // may stay recorded.
+            Err(Error::Denied) if to.upper().is_none() => Err(self.undo_move_over(moved, Error::Denied)),
+            Err(err) if to.upper().is_none() && !(saved && err.is_fault()) && self.is_as_moved(moved) => {
+                Err(self.undo_move_over(moved, err))
+            }
+            // Nothing is written any more: what has stopped it is what there is to tell.
+            Err(err) if self.store.is_halted() => Err(err),
+            // What was there is this entry's already: it waits for review, and the source with it.
+            Err(err) => self.hold_moved(upper, by, &err),
+        }
+    }
+
+    /// What stands at the target was judged: the source follows it.
+    fn let_source_go(
+        &self,
+        from: &End,
+        whiteout: UpperId,
+        meta: &Meta,
+        (upper, settled): (UpperId, Settled),
+        by: &Writer,
+    ) -> Result<()> {
+        match settled {
+            Settled::Landed | Settled::Unchanged | Settled::Held(_) if goes_by_review(from) => {
+                self.settle_moved(whiteout, by).map(|_| ())
+            }
+            Settled::Landed | Settled::Unchanged if from.action != Action::Pass => self.forget_whiteout(whiteout),
+            Settled::Landed | Settled::Unchanged => self.remove_passed_source(from, whiteout),
+            Settled::Held(_) => self.take_source_away(from, (whiteout, meta), upper, by),
+            Settled::Postponed => {
+                // Somebody goes on writing: the database must know of the content before its source goes.
+                self.save_moved(upper)?;
+                self.mark_dirty(upper)?;
+                self.take_source_away(from, (whiteout, meta), upper, by)
+            }
+        }
+    }
+
+    fn save_moved(&self, id: UpperId) -> Result<()> {
+        let mut state = self.state.lock();
+        let unsaved = state.uppers.get_mut(id).filter(|upper| !upper.has_row());
+        unsaved.map_or(Ok(()), |upper| self.save_vitally(upper))
+    }
+
+    /// One name of a file that is held or being written and has others: what comes is a copy, which is judged as a change of
+    /// the target. The change stays with the other names, and this one goes as if it was removed.
+    pub(super) fn move_name_over(&self, from: &End, to: &End, id: UpperId, caller: &Caller) -> Result<()> {
+        self.set_source_apart(from)?;
+        let by = self.doer(caller);
+        let (row, claimed) = self.claim_with_target(id, to)?;
+        let (copy, synced) = self.copy_synced(id, &from.path)?;
+        let is_name = row.names.contains(&from.path);
+        let parts = if is_name { self.departure(&from.path, id, &row)? } else { None };
+        if is_name && parts.is_none() {
+            // The others went meanwhile.
+            return Err(Error::Errno(libc::ESTALE));
+        }
+        let kind = from.kind().unwrap_or(FileKind::Regular);
+        let copied = self.open_copy(&copy, kind)?;
+        let taken = self.take_target(to, copy.id(), kind)?;
+        let replaced = taken.gives_way.goes();
+        let kept = self.keep_replaced_content(replaced, &by)?;
+        let hiding = self.hiding_left(from, parts.as_ref())?;
+        let whiteout = hiding.as_ref().map(|hiding| hiding.row.id);
+        let stands = parts.as_ref().map(|parts| parts.id);
+        // Saved, for the name that it comes from may go before it is judged.
+        let (entry, gives_way) = (Upper { synced, ..Upper::written(taken.row) }, taken.gives_way);
+        let arrival = Arrival { entry, gives_way, hiding, parts, epilogue: Epilogue::default(), kept };
+        let ((copy, renamed), parted) = {
+            let mut state = self.state.lock();
+            if state.uppers.at(&from.path) != stands {
+                return Err(Error::Errno(libc::ESTALE));
+            }
+            self.arrive(&mut state, to, arrival, |state| (copy.keep(), state.renamed_to_copy((from, to), copied)))?
+        };
+        drop(claimed);
+        self.drop_replaced(replaced);
+        let parted = self.tell_parted(parted);
+        self.tell_renamed(to, renamed);
+        self.settle_parted(parted, &by)?;
+        // Before its old name, under which may be what the target had.
+        self.settle_moved(copy, &by)?;
+        whiteout.map_or(Ok(()), |whiteout| self.settle_moved(whiteout, &by).map(drop))
+    }
+
+    /// What comes is a copy, if it is judged: a source that has other names gets a node of its own. Who has a changed file
+    /// open goes on with the other names, which the kernel may not know.
+    pub(super) fn set_source_apart(&self, from: &End) -> Result<()> {
+        let changed = match &from.origin {
+            Origin::Upper(id, meta) if meta.links > 1 => Some(*id),
+            Origin::Lower(meta) => self.changed_by_other_name(meta),
+            Origin::Upper(..) | Origin::Nothing | Origin::Hidden(_) => return Ok(()),
+        };
+        if let Some(id) = changed {
+            self.learn_other_names(&from.path, id)?;
+        }
+        self.set_apart(&[from])
+    }
+
+    fn learn_other_names(&self, path: &RelPath, id: UpperId) -> Result<()> {
+        let row = self.state.lock().uppers.get(id).map(|upper| upper.row.clone()).ok_or(Error::Errno(libc::ESTALE))?;
+        let others = row.names.iter().filter(|name| *name != path);
+        others.clone().try_for_each(|name| self.learn_name(name))?;
+        match others.count() {
+            // Learnt by being looked for.
+            0 => self.other_name_below(path, &row).map(drop),
+            _ => Ok(()),
+        }
+    }
+
+    /// Names that are to stand for copies get nodes of their own, where their nodes have others. By a rename the kernel gives
+    /// a name the node that it knows by the other, and it can be told otherwise only after the answer, by when a program may
+    /// have written to that node. So it looks first: told that what it knows is stale, it asks again by itself.
+    pub(super) fn set_apart(&self, ends: &[&End]) -> Result<()> {
+        let mut state = self.state.lock();
+        let mut looks_again = false;
+        for end in ends {
+            looks_again |= state.nodes.set_apart(end.parent, &end.name);
+        }
+        if looks_again { Err(Error::LooksAgain) } else { Ok(()) }
+    }
+
+    /// What the source has, as new upper content. One that passes may be growing meanwhile.
+    fn copy_source(&self, from: &End) -> Result<NewUpper<'_>> {
+        let mut tries = 1;
+        loop {
+            match self.copy_to_upper(&from.path) {
+                Err(err) if err.code() == libc::EIO && from.action == Action::Pass && tries < COPY_TRIES => tries += 1,
+                copied => return Ok(copied?.0),
+            }
+        }
+    }
+
+    /// Whether a file's content would survive a power cut. A copy of it must survive one too: programs save by writing
+    /// a temporary file, syncing it, and renaming it.
+    pub(super) fn is_on_disk(&self, path: &RelPath, meta: &Meta) -> Result<bool> {
+        if meta.kind != FileKind::Regular {
+            return Ok(false);
+        }
+        let file = self.lower.open_to_read(path).doing(|| format!("open {path}"))?;
+        Ok(is_on_disk(file.as_fd()))
+    }
+
+    /// What upper has a copy of was on disk, and may go from where it was.
+    pub(in crate::overlay) fn sync_copy(&self, copy: UpperId, of: &RelPath) -> Result<()> {
+        self.store.read_upper(copy)?.sync_all().doing(|| format!("sync the copy of {of}"))
+    }
+
+    /// Upper content that is a copy of an entry that the caller has claimed, and whether that was synced: then the copy is.
+    pub(super) fn copy_synced(&self, id: UpperId, path: &RelPath) -> Result<(NewUpper<'_>, bool)> {
+        let (copy, what) = self.copy_of_upper(id)?;
+        let synced = what == What::File && self.state.lock().uppers.get(id).is_some_and(|upper| upper.synced);
+        if synced {
+            self.sync_copy(copy.id(), path)?;
+        }
+        Ok((copy, synced))
+    }
+
+    /// Keeps whatever stands at the target from being judged, reviewed or let go of.
+    fn claim_target(&self, to: &End) -> Result<Option<Claim<'_>>> {
+        match to.upper() {
+            Some(id) => self.claim(id).map(|(_, claimed)| Some(claimed)),
+            None => Ok(None),
+        }
+    }
+
+    /// The same, and an entry that is to stand there: in one order, so that two who need the same entries never wait for each
+    /// other.
+    fn claim_with_target(&self, id: UpperId, to: &End) -> Result<(UpperRow, [Option<Claim<'_>>; 3])> {
+        let first = if to.upper() < Some(id) { self.claim_target(to)? } else { None };
+        let (row, claimed) = self.claim(id)?;
+        let second = if to.upper() > Some(id) { self.claim_target(to)? } else { None };
+        Ok((row, [first, Some(claimed), second]))
+    }
+
+    /// The entry that is to stand at the target, which the caller has claimed, with the base of whatever stands there.
+    pub(super) fn take_target(&self, to: &End, id: UpperId, kind: FileKind) -> Result<Taken> {
+        let what = if kind == FileKind::Symlink { What::Symlink } else { What::File };
+        let names = vec![to.path.clone()];
+        let free = Base::of(Below::Nothing);
+        let mut gives_way = GivesWay::Nothing;
+        let (base, held) = match &to.origin {
+            Origin::Nothing => (free, None),
+            // Takes the place of this one name; the file's other names keep their content.
+            Origin::Lower(meta) => {
+                let below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: 1 };
+                (Base::of(below), None)
+            }
+            Origin::Hidden(old) | Origin::Upper(old, _) => {
+                let row = self.state.lock().uppers.get(*old).map(|upper| upper.row.clone());
+                let row = row.ok_or(Error::Errno(libc::ESTALE))?;
+                gives_way = self.giving_way(to, *old, &row)?;
+                match &gives_way {
+                    GivesWay::Goes(_) => (row.base.of_one_name(), row.held),
+                    // One of several names: the change stays with the others.
+                    GivesWay::Parts(_) | GivesWay::Nothing => (self.base_of_name(&to.path, &row)?, None),
+                }
+            }
+        };
+        Ok(Taken { row: UpperRow { id, names, what, base, held, looks: None }, gives_way })
+    }
+
+    fn giving_way(&self, to: &End, old: UpperId, row: &UpperRow) -> Result<GivesWay> {
+        if !row.names.contains(&to.path) {
+            // A name below of what was changed by another.
+            return Ok(GivesWay::Nothing);
+        }
+        Ok(match self.departure(&to.path, old, row)? {
+            // What comes is a change of what lower has there, which stays for that.
+            Some(base @ Departure { parting: Parting::Moves(_), .. }) => {
+                GivesWay::Parts(Departure { parting: Parting::Leaves, ..base })
+            }
+            Some(departure) => GivesWay::Parts(departure),
+            None => GivesWay::Goes(old),
+        })
+    }
+
+    /// The view has an entry at the target, in the place of what gives way there, of which something may be kept, and `name`
+    /// what the names stand for. The database knows all of that by one transaction: a death leaves all of it in the view, or
+    /// nothing. `ESTALE`, and nothing done, when something else stands there: it was opened and written to since.
+    fn arrive<T>(
+        &self,
+        state: &mut State,
+        to: &End,
+        arrival: Arrival,
+        name: impl FnOnce(&mut State) -> T,
+    ) -> Result<(T, Parted)> {
+        let Arrival { entry, gives_way, hiding, parts, mut epilogue, kept } = arrival;
+        if state.uppers.at(&to.path) != gives_way.stands() {
+            return Err(Error::Errno(libc::ESTALE));
+        }
+        let (replaced, is_saved) = (gives_way.goes(), entry.has_row());
+        let hiding = hiding.map(|hiding| Upper { recorded: entry.recorded, ..hiding });
+        if is_saved {
+            epilogue.drop.extend(replaced);
+            epilogue.save.extend([Some(&entry), hiding.as_ref()].into_iter().flatten().map(|upper| upper.row.clone()));
+        }
+        let enter = |state: &mut State| {
+            state.enter_over(&to.path, entry, replaced);
+            hiding.into_iter().for_each(|hiding| state.uppers.insert(hiding));
+            name(state)
+        };
+        match is_saved {
+            true => {
+                let departures = parts.into_iter().chain(gives_way.departure()).collect();
+                self.depart(state, departures, epilogue, kept.into_iter().collect(), enter)
+            }
+            false => Ok((enter(state), Parted::default())),
+        }
+    }
+
+    /// Hides what lower still has at the path that something comes from, once a change has gone on without that name.
+    fn hiding_left(&self, from: &End, departure: Option<&Departure>) -> Result<Option<Upper>> {
+        if departure.is_some_and(Departure::empties_name) {
+            return Ok(None);
+        }
+        let below = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
+        Ok(below.map(|meta| self.whiteout(&from.path, &meta)))
+    }
+
+    /// Judges what the view shows at its new path already: what keeps it from being judged keeps it waiting, and does not
+    /// refuse what is done.
+    pub(super) fn settle_moved(&self, id: UpperId, actor: &Writer) -> Result<Settled> {
+        match self.settle(id, actor) {
+            // The journal tells: the next start finishes it.
+            Err(err) if self.store.is_halted() => Err(err),
+            Err(err) => self.hold_moved(id, actor, &err),
+            settled => settled,
+        }
+    }
+
+    /// The same of what cannot be judged, for `why`. What cannot be held either is tried again, as what a close could not have
+    /// judged.
+    fn hold_moved(&self, id: UpperId, actor: &Writer, why: &Error) -> Result<Settled> {
+        if why.is_fault() {
+            log::warn!("judge what was renamed, which waits for review instead: {why}");
+        }
+        match self.settle_because(id, actor, vec![Reason::Backup]) {
+            Err(err) if err.is_fault() && !self.store.is_halted() => {
+                log::error!("hold what was renamed: {err}");
+                Ok(Settled::Postponed)
+            }
+            held => held,
+        }
+    }
+
+    pub(super) fn drop_replaced(&self, replaced: Option<UpperId>) {
+        if let Some(old) = replaced {
+            self.store.drop_upper_file(old);
+        }
+    }
+
+    /// A copy as who has open what it is made of goes on with it: opened before that is shown, after which nothing could be
+    /// refused any more. None for a symlink, which nobody has open.
+    pub(super) fn open_copy(&self, copy: &NewUpper<'_>, kind: FileKind) -> Result<Option<Backing>> {
+        if kind == FileKind::Symlink {
+            return Ok(None);
+        }
+        let file = self.store.open_upper(copy.id())?;
+        Ok(Some(Backing::Upper(copy.id(), Arc::new(file))))
+    }
+
+    /// Whether nobody has judged what stands at the target, so that the source has not gone, and nobody writes to that.
+    fn is_as_moved(&self, moved: &MovedOver<'_>) -> bool {
+        let state = self.state.lock();
+        let waits = state.uppers.get(moved.upper).is_some_and(|upper| upper.row.held.is_none() && !upper.is_landed());
+        let hides = state.uppers.get(moved.whiteout).is_some();
+        let writes = |node| state.handles_on(node).any(|handle| handle.is_unjudged());
+        waits && hides && !moved.nodes[0].is_some_and(writes)
+    }
+
+    /// Who has source or target open goes on with that, by the name that it has again.
+    fn undo_move_over(&self, moved: &MovedOver<'_>, err: Error) -> Error {
+        let MovedOver { from, to, upper, whiteout, nodes } = *moved;
+        let source = self.lower.open_to_read(&from.path).ok().map(Arc::new);
+        let mut state = self.state.lock();
+        state.uppers.remove(whiteout);
+        let is_saved = state.uppers.remove(upper).is_some_and(|entry| entry.has_row());
+        state.epoch += 1;
+        state.nodes.unname(to.parent, &to.name);
+        state.nodes.unname(from.parent, &from.name);
+        for (node, end) in nodes.into_iter().zip([from, to]) {
+            if let Some(node) = node.filter(|node| state.nodes.get(*node).is_ok()) {
+                state.nodes.name(node, end.parent, &end.name);
+            }
+        }
+        let is_of_copy = |open: &&Arc<OpenFile>| open.upper().is_none_or(|id| id == upper);
+        if let Some(open) = nodes[0].and_then(|node| state.nodes.open_on(node)).filter(is_of_copy) {
+            open.set_backing(source.map_or_else(|| Backing::Orphan(open.file()), Backing::Lower));
+        }
+        drop(state);
+        // The kernel will take the rename for one that was not made, and both names for what they were.
+        for end in [from, to] {
+            self.tell(|observer| observer.entry_changed(end.parent, &end.name));
+        }
+        let gone = Epilogue { drop: vec![upper, whiteout], ..Epilogue::default() };
+        let recorded = self.store.record_epilogue(&gone);
+        let recorded = recorded.inspect_err(|second| log::error!("undo the rename of {}: {second}", from.path));
+        // What the database goes on telling of keeps its file.
+        if recorded.is_ok() || !is_saved {
+            self.store.drop_upper_file(upper);
+        }
+        err
+    }
+
+    /// The target is held, and the view shows the rename: it is done, whatever keeps the source from going. Hidden by its
+    /// whiteout it is judged later, like what a close could not have judged.
+    fn take_source_away(
+        &self,
+        from: &End,
+        (whiteout, meta): (UpperId, &Meta),
+        upper: UpperId,
+        by: &Writer,
+    ) -> Result<()> {
+        match self.remove_source(from, (whiteout, meta), upper, by) {
+            Err(err) if err.is_fault() => {
+                log::error!("remove {}, which was renamed: {err}", from.path);
+                // Else the source would be back after a kill, beside the target.
+                if let Err(second) = self.mark_dirty(whiteout) {
+                    log::error!("record that {} is hidden: {second}", from.path);
+                }
+                if let Some(hiding) = self.state.lock().uppers.get_mut(whiteout) {
+                    hiding.left = true;
+                }
+                Ok(())
+            }
+            removed => removed,
+        }
+    }
+
+    /// The target is held: a source that nobody judges leaves no trace, nor does a fresh one but for its content; an older
+    /// one waits for review like the target.
+    fn remove_source(&self, from: &End, (whiteout, meta): (UpperId, &Meta), upper: UpperId, by: &Writer) -> Result<()> {
+        // Whoever judges it at this moment, for a close, may be taking the source along.
+        let claimed = match self.claim(upper) {
+            Ok((_, claimed)) => Some(claimed),
+            Err(err) if err.code() == libc::ESTALE => None,
+            Err(err) => return Err(err),
+        };
+        let synced = self.state.lock().uppers.get_mut(upper).is_some_and(|upper| {
+            upper.takes_along = None;
+            upper.synced
+        });
+        drop(claimed);
+        if synced {
+            // The source is the only copy on disk, and it goes.
+            let copied = self.store.read_upper(upper)?;
+            let copied = copied.sync_all().doing(|| format!("sync the copy of {}", from.path));
+            if let Err(err) = copied.and_then(|()| Ok(self.store.sync()?)) {
+                log::error!("{} stays below until its deletion is reviewed: {err}", from.path);
+                return self.hold_whiteout(whiteout, Reason::Backup, by);
+            }
+        }
+        if from.action == Action::Pass {
+            return self.remove_passed_source(from, whiteout);
+        }
+        if !self.lower.exists(&from.path).doing(|| format!("stat {}", from.path))? {
+            // It went with the holding.
+            return self.forget_whiteout(whiteout);
+        }
+        if !self.loses_nothing(&from.path, None) {
+            return self.hold_whiteout(whiteout, Reason::Parent, by);
+        }
+        let mut landing = Landing::new(&self.store, Durability::Cached);
+        self.keep_source(&from.path, &mut landing, by)?;
+        landing.remove(&self.lower, &from.path, meta.stamp())?;
+        let anchors = self.state.lock().past.left(&from.path).into_iter().collect();
+        let applied = landing.promise(Epilogue { anchors, drop: vec![whiteout], ..Epilogue::default() })?.apply()?;
+        {
+            let mut state = self.state.lock();
+            state.left(&from.path);
+            state.uppers.remove(whiteout);
+        }
+        applied.finish()?;
+        Ok(())
+    }
+
+    /// Where nobody judges, a name goes at once: its content is the target's, landed or held.
+    fn remove_passed_source(&self, from: &End, whiteout: UpperId) -> Result<()> {
+        match self.lower.place(&from.path)?.unlink() {
+            // Removed below meanwhile.
+            Err(err) if is_absent(&err) => {}
+            other => other.doing(|| format!("remove {}", from.path))?,
+        }
+        self.state.lock().epoch += 1;
+        self.forget_whiteout(whiteout)
+    }
+
+    /// What it hid is gone. The database has a row of one that took the place of what was written.
+    pub(super) fn forget_whiteout(&self, whiteout: UpperId) -> Result<()> {
+        let gone = self.state.lock().uppers.remove(whiteout);
+        match gone.is_some_and(|gone| gone.has_row()) {
+            true => Ok(self.store.vitally_for_programs(|| self.store.remove_upper(whiteout))?),
+            false => Ok(()),
+        }
+    }
+
+    /// An upper entry over something: it is judged against what the target was, and what it was based on is deleted.
+    pub(super) fn move_upper_over(&self, from: &End, to: &End, id: UpperId, caller: &Caller) -> Result<()> {
+        let by = self.doer(caller);
+        let (row, claimed) = self.claim_with_target(id, to)?;
+        let taken = self.take_target(to, id, from.kind().unwrap_or(FileKind::Regular))?;
+        let replaced = taken.gives_way.goes();
+        let below = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
+        let hiding = below.map(|meta| self.whiteout(&from.path, &meta));
+        let left = below.zip(hiding.as_ref().map(|hiding| hiding.row.id));
+        let goes_along = below.filter(|meta| self.leaves_no_trace(from, &row, meta));
+        let takes_along = goes_along.map(|meta| (from.path.clone(), meta.stamp()));
+        let ended = row.held.as_ref().filter(|_| *row.path() == from.path);
+        // Still claimed, until the claim is dropped.
+        let coming = UpperRow { what: row.what.clone(), ..taken.row };
+        let entry = Upper { busy: true, takes_along, ..Upper::written(coming) };
+        let epilogue = ended.map(|held| self.ends_by_rename(from, to, held, &by)).unwrap_or_default();
+        let kept = self.keep_replaced_content(replaced, &by)?;
+        let arrival = Arrival { entry, gives_way: taken.gives_way, hiding, parts: None, epilogue, kept };
+        let (renamed, parted) = self.bring(from, to, arrival)?;
+        drop(claimed);
+        self.drop_replaced(replaced);
+        let parted = self.tell_parted(parted);
+        self.tell_renamed(to, renamed);
+        self.settle_parted(parted, &by)?;
+        // Before its old name, under which may be what the target had.
+        let settled = self.settle_moved(id, &by)?;
+        if let (Some(held), Settled::Held(now)) = (ended, &settled) {
+            self.note_successor(&held.id, &from.path, now);
+        }
+        match left {
+            Some((meta, whiteout)) if goes_along.is_some() => {
+                self.let_source_go(from, whiteout, &meta, (id, settled), &by)
+            }
+            Some((_, whiteout)) => self.settle_moved(whiteout, &by).map(|_| ()),
+            None => Ok(()),
+        }
+    }
+
+    /// What something was held as ends where it is renamed over something else.
+    fn ends_by_rename(&self, from: &End, to: &End, held: &Held, by: &Writer) -> Epilogue {
+        let verdicts = vec![(held.id.clone(), from.path.clone(), Fate::Ended)];
+        let events = vec![self.hold_ended(&from.path, held, &format!("[renamed to {}]", to.path), by)];
+        Epilogue { verdicts, events, ..Epilogue::default() }
+    }
+
+    /// An upper entry arrives that stands at the source: both names at once.
+    fn bring(&self, from: &End, to: &End, mut arrival: Arrival) -> Result<(Renamed, Parted)> {
+        let mut state = self.state.lock();
+        let id = arrival.entry.row.id;
+        if let Some(source) = state.uppers.get(id) {
+            (arrival.entry.synced, arrival.entry.because) = (source.synced, source.because.clone());
+        }
+        let (renamed, parted) = self.arrive(&mut state, to, arrival, |state| state.renamed(from, to))?;
+        // What it was copied up from stays behind, and is another file from now on.
+        if let Some(node) = state.nodes.at(&to.path) {
+            state.nodes.set_lower(node, None);
+        }
+        Ok((renamed, parted))
+    }
+
+    /// What was renamed over something is judged by then, and what it waits as is known. The rename is done whether or not
+    /// that can be recorded.
+    fn note_successor(&self, id: &ChangeId, path: &RelPath, now: &ChangeId) {
+        let verdicts = vec![(id.clone(), path.clone(), Fate::Superseded { by: now.clone() })];
+        let epilogue = Epilogue { verdicts, ..Epilogue::default() };
+        let recorded = self.store.vitally_for_programs(|| self.store.record_epilogue(&epilogue));
+        if let Err(err) = recorded {
+            log::error!("record that {id} became {now}: {err}");
+        }
+    }
+
+    /// Whether what landed of an upper entry came in this session and is as it landed a moment ago: a temporary file that
+    /// its writer has not let go of yet (SPEC §4.2). An outsider's edit of it would be a loss, and so would what has landed
+    /// and waits to be replaced by something else.
+    fn leaves_no_trace(&self, from: &End, row: &UpperRow, below: &Meta) -> bool {
+        let is_ours = matches!(row.base.below, Below::Entry { stamp, .. } if stamp == below.stamp());
+        let has_just_landed = || self.state.lock().windows.has_just_landed(&from.path, &below.stamp());
+        is_ours && row.held.is_none() && from.action == Action::Auto && self.is_fresh(&from.path) && has_just_landed()
+    }
+}
+
+/// Where the kernel does not tell, it is taken to be: that costs a sync, the other mistake costs the content.
+pub(in crate::overlay) fn is_on_disk(file: BorrowedFd<'_>) -> bool {
+    cache::is_written_out(file).unwrap_or(true)
+}
+
+/// Whether a rule holds what goes from there: that is reviewed by itself.
+fn goes_by_review(from: &End) -> bool {
+    matches!(from.action, Action::Hold(_))
+}
+
+impl State {
+    /// An entry that the database knows takes the place of another.
+    pub(super) fn enter_over(&mut self, path: &RelPath, entry: Upper, replaced: Option<UpperId>) {
+        if let Some(old) = replaced {
+            self.take_out(path, old);
+        }
+        self.epoch += 1;
+        // One that comes from another path leaves the name that it has there.
+        self.uppers.remove(entry.row.id);
+        self.uppers.insert(entry);
+    }
+
+    /// The names stand for a copy of the source. Under the lock that sees them do so who has the source open reads and writes
+    /// that: what is written in between would have no name.
+    fn renamed_to_copy(&mut self, (from, to): (&End, &End), copied: Option<Backing>) -> Renamed {
+        let renamed = self.renamed_as_copy(from, to);
+        if !self.nodes.open_at(&to.path).is_some_and(|open| open.backing().is_orphan()) {
+            self.bind(&to.path, copied);
+        }
+        renamed
+    }
+
+    /// Who has open what is at a path goes on with the copy that stands there.
+    pub(super) fn bind(&mut self, path: &RelPath, copied: Option<Backing>) {
+        let Some(node) = self.nodes.at(path) else { return };
+        self.nodes.set_lower(node, None);
+        if let (Some(open), Some(copied)) = (self.nodes.open_on(node), copied) {
+            open.set_backing(copied);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Directories that stand in for those somebody removed below (SPEC §9): what is held or being written in one goes on being
+//! seen where it is, until it is confirmed or discarded.
+//!
+//! Each is a held directory as those of [`structure`](super::structure) are, so that all that is done in one is done in it,
+//! too. What tells it apart is that it is held for [`Reason::External`]: it hides nothing of lower. It is made by the first
+//! look at a path where lower has nothing and something of upper shows below, and ends by the first look that finds
+//! anything there. Whether lower has something is looked at under `state`, under which our own landings change lower and
+//! the rows together.
+
+use super::structure::Made;
+use crate::model::{Reason, RelPath};
+use crate::overlay::error::Context;
+use crate::overlay::review::discard::dirs_above;
+use crate::overlay::state::lookup::Origin;
+use crate::overlay::{Caller, Overlay, Result, State};
+use crate::store::{Epilogue, Fate};
+use crate::sys::file::{FileKind, Meta};
+
+impl Overlay {
+    /// Looks whether somebody has removed a directory that upper has something in, or brought it back: before anything is
+    /// made, listed or judged in it.
+    pub(in crate::overlay) fn look_at_dir(&self, dir: &RelPath) -> Result<()> {
+        let is_concerned = {
+            let state = self.state.lock();
+            state.uppers.has_within(dir) || !state.uppers.stand_ins_to(dir).is_empty()
+        };
+        if is_concerned {
+            self.origin(dir)?;
+        }
+        Ok(())
+    }
+
+    /// For a path at which the view has nothing. Whether it is to be looked at again.
+    pub(in crate::overlay) fn stand_in(&self, path: &RelPath) -> Result<bool> {
+        let is_wanted = self.state.lock().uppers.shows_within(path);
+        if !is_wanted || self.check_writable().is_err() {
+            return Ok(false);
+        }
+        let above = path.parent().unwrap_or_default();
+        let (Origin::Lower(like) | Origin::Upper(_, like)) = self.origin(&above)? else { return Ok(false) };
+        if !like.is_dir() {
+            // Somebody has put a file in the place of one above.
+            return Ok(false);
+        }
+        match self.make_stand_in(path, &like) {
+            // That one has been removed as well since the look at it.
+            Err(_) if !self.is_in_held_dir(path) && matches!(self.lower.exists(&above), Ok(false)) => Ok(true),
+            Err(err) => {
+                // Who looks is told what lower has. What is held is there when the next look can record it.
+                log::warn!("show {path}, which was removed below and has something held in it: {err}");
+                Ok(false)
+            }
+            made => made,
+        }
+    }
+
+    /// Like the directory above it: what the one that was removed was like is not known.
+    fn make_stand_in(&self, path: &RelPath, like: &Meta) -> Result<bool> {
+        let owner = Caller { uid: like.uid, gid: like.gid, ..Caller::KERNEL };
+        let made = Made { kind: FileKind::Directory, mode: like.mode, device: 0 };
+        let new = self.upper_structure(path, made, &owner)?;
+        let mut state = self.state.lock();
+        let is_missing = match state.is_taken_from_lower(path) {
+            true => !self.lower.exists(path).doing(|| format!("stat {path}"))?,
+            false => state.uppers.at(path).is_none(),
+        };
+        if !is_missing {
+            return Ok(true);
+        }
+        if !state.uppers.shows_within(path) {
+            return Ok(false);
+        }
+        let mut writers = state.uppers.shown_within(path).filter_map(|upper| upper.row.held.as_ref()?.writer.clone());
+        let by = writers.next().unwrap_or_default();
+        drop(writers);
+        self.hold_made(&mut state, path, (new.id(), made.kind), None, vec![Reason::External], by)?;
+        new.keep();
+        Ok(true)
+    }
+
+    /// Those at and above a path end where lower has something again: the view shows that, with what is held in it.
+    pub(in crate::overlay) fn end_stand_ins(&self, path: &RelPath) -> Result<()> {
+        let dirs = self.state.lock().uppers.stand_ins_to(path);
+        for dir in dirs {
+            if !self.lower.exists(&dir).doing(|| format!("stat {dir}"))? {
+                // Nor does it have any of those below.
+                break;
+            }
+            if let Err(err) = self.end_stand_in(&dir, |_, below| below.is_some()) {
+                log::warn!("show what lower has at {dir} again: {err}");
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Those that a look has made while these names were discarded, for the sake of what they showed, and those that were left
+    /// for what could come back.
+    pub(in crate::overlay) fn end_emptied_stand_ins<'a>(&self, names: impl Iterator<Item = &'a RelPath>) {
+        for dir in dirs_above(names) {
+            let is_empty = |state: &State, _: Option<&Meta>| {
+                !state.uppers.shows_within(&dir) && state.written_within(&dir).is_none()
+            };
+            match self.end_stand_in(&dir, is_empty) {
+                Ok(true) => self.tell_changed(&dir),
+                Ok(false) => {}
+                Err(err) => log::warn!("{dir}, which was removed below, is shown though nothing is held in it: {err}"),
+            }
+        }
+    }
+
+    /// Unless somebody confirms or discards it at this moment: the next look finds what became of it. `ends` is asked with what
+    /// lower has there. Gives whether it has ended.
+    fn end_stand_in(&self, dir: &RelPath, ends: impl FnOnce(&State, Option<&Meta>) -> bool) -> Result<bool> {
+        let id = {
+            let mut state = self.state.lock();
+            let found = state.uppers.stand_in_at(dir).filter(|upper| !upper.busy).map(|upper| upper.row.clone());
+            let Some(row) = found else { return Ok(false) };
+            let below = self.lower.stat(dir).doing(|| format!("stat {dir}"))?;
+            if !ends(&state, below.as_ref()) {
+                return Ok(false);
+            }
+            let verdicts = row.held.into_iter().map(|held| (held.id, dir.clone(), Fate::Ended)).collect();
+            let epilogue = Epilogue { drop: vec![row.id], verdicts, ..Epilogue::default() };
+            self.store.vitally_for_programs(|| self.store.record_epilogue(&epilogue))?;
+            state.uppers.remove(row.id);
+            state.epoch += 1;
+            if let (Some(node), Some(meta)) = (state.nodes.at(dir), below)
+                && state.nodes.of_lower(meta.key()).is_none()
+            {
+                // Who stands in it goes on standing there.
+                state.nodes.set_lower(node, Some(meta.key()).filter(|_| meta.is_dir()));
+            }
+            row.id
+        };
+        self.store.drop_upper_file(id);
+        Ok(true)
+    }
+}

@@ -1,0 +1,446 @@
+//! Changes that somebody else made below (SPEC §9): what they are, and the one event that tells of each.
+//!
+//! A path is compared with what fettlefs last knew of it: the base of what is held there, else what it last put there.
+//! Whoever sees a sign of a change only names the path ([`Overlay::doubt`]); a thread of its own looks at it and records
+//! the event, for a look may hash a large file. What is about to replace or to pass over somebody's content, so that no
+//! look would find it any more, tells of it in its own record ([`Overlay::unheralded`]).
+
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::model::{ChangeKind, Digest, RelPath, Stamp, Timestamp};
+use crate::overlay::error::Context;
+use crate::overlay::files::copy_up::same_content_stamp;
+use crate::overlay::judge::side::Side;
+use crate::overlay::review::{Reviewed, failed};
+use crate::overlay::{Overlay, Result, Seen, State};
+use crate::policy::rules::Action;
+use crate::protocol::{EventName, ExternalKind};
+use crate::store::{AnchorState, Base, Below, EventDraft, Known};
+use crate::sys::file::{FileKind, Meta};
+use crate::sys::tree::StatInTurn;
+
+/// A path that is being written is looked at when it has been left alone for so long: one save, one event.
+const QUIET: Duration = Duration::from_millis(100);
+
+/// And at the latest after this.
+const LATEST: Duration = Duration::from_secs(1);
+
+/// What fettlefs knows that lower has at a path, unless somebody else has changed it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Expected {
+    Nothing,
+    Content(Seen),
+    /// A directory, whatever is in it.
+    Directory,
+}
+
+/// What somebody else has put at a path, or that it is gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Outside {
+    kind: ExternalKind,
+    digest: Option<Digest>,
+    size: Option<u64>,
+}
+
+/// What the last event of a path told.
+struct Told {
+    digest: Option<Digest>,
+    /// What was known of the path then; none: that was in an earlier life, and nothing of ours has landed there since.
+    expected: Option<Expected>,
+}
+
+/// Paths that somebody else may have changed.
+#[derive(Default)]
+pub(in crate::overlay) struct Doubts {
+    doubted: Mutex<Doubted>,
+    arrived: Condvar,
+}
+
+#[derive(Default)]
+struct Doubted {
+    paths: BTreeSet<RelPath>,
+    /// When the latest of them came.
+    latest: Option<Instant>,
+    /// Nobody looks, and nothing is queued, before [`Overlay::tell_external_until_the_end`] runs and after its end.
+    is_served: bool,
+    is_ending: bool,
+}
+
+/// What has been told in this life of the daemon, and what an earlier one told of what is held.
+#[derive(Default)]
+pub(in crate::overlay) struct Heralded(HashMap<RelPath, Told>);
+
+impl Overlay {
+    /// How somebody else changed a path that fettlefs knows (SPEC §9). Times are only a hint; the hash decides.
+    pub fn externally(&self, path: &RelPath) -> Result<Option<ExternalKind>> {
+        self.externally_of(path, || self.lower.stat(path))
+    }
+
+    fn externally_of(
+        &self,
+        path: &RelPath,
+        stat: impl FnOnce() -> io::Result<Option<Meta>>,
+    ) -> Result<Option<ExternalKind>> {
+        let Some(expected) = self.state.lock().expected(path) else { return Ok(None) };
+        let meta = stat().doing(|| format!("stat {path}"))?;
+        let outside = self.outside_of(path, &expected, meta)?;
+        if outside.is_some() {
+            self.doubt(path);
+        }
+        Ok(outside.map(|outside| outside.kind))
+    }
+
+    pub fn external_paths(&self) -> Reviewed<Vec<(RelPath, ExternalKind)>> {
+        let mut paths: Vec<RelPath> = {
+            let state = self.state.lock();
+            let held = state.uppers.iter().filter(|upper| upper.row.held.is_some());
+            state.seen.keys().cloned().chain(held.map(|upper| upper.row.path().clone())).collect()
+        };
+        paths.sort();
+        paths.dedup();
+        let mut external = Vec::new();
+        // By path, so that each directory is opened once.
+        let mut look = StatInTurn::of(&self.lower);
+        for path in paths {
+            let kind = self.externally_of(&path, || look.stat(&path)).map_err(|err| failed(&path, &err))?;
+            if let Some(kind) = kind {
+                external.push((path, kind));
+            }
+        }
+        Ok(external)
+    }
+
+    /// Whether what came in this session is somebody else's by now, as he changed or replaced it. From then on it counts as
+    /// older than the session: it does not go without review. What cannot be looked at is taken to be his. `read`: what has
+    /// just been read there, by which it is told; whoever acts on it makes sure that it is still there.
+    pub(in crate::overlay) fn became_anothers(&self, path: &RelPath, read: Option<&Side>) -> bool {
+        self.begin_anew_with_anothers(path, read).unwrap_or_else(|err| {
+            log::warn!("look whether somebody else has changed {path}: {err}");
+            true
+        })
+    }
+
+    fn begin_anew_with_anothers(&self, path: &RelPath, mut read: Option<&Side>) -> Result<bool> {
+        loop {
+            let expected = {
+                let state = self.state.lock();
+                if !state.past.is_fresh(path) {
+                    return Ok(false);
+                }
+                state.expected(path)
+            };
+            let Some(expected) = expected else { return Ok(false) };
+            let outside = match read.take() {
+                Some(side) => self.outside_of(path, &expected, side.meta),
+                None => self.outside(path, &expected),
+            };
+            match outside? {
+                Some(outside) if outside.kind != ExternalKind::Deleted => {}
+                Some(_) | None => return Ok(false),
+            }
+            let present = self.present_side(path)?;
+            // Else something of ours landed during the look.
+            if self.state.lock().expected(path).as_ref() == Some(&expected) {
+                self.begin_anew_from(path, &present)?;
+                return Ok(true);
+            }
+        }
+    }
+
+    fn outside(&self, path: &RelPath, expected: &Expected) -> Result<Option<Outside>> {
+        let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+        self.outside_of(path, expected, meta)
+    }
+
+    fn outside_of(&self, path: &RelPath, expected: &Expected, meta: Option<Meta>) -> Result<Option<Outside>> {
+        let is_as_expected = match meta {
+            Some(meta) => expected.is_told_by(&meta),
+            None => matches!(expected, Expected::Nothing | Expected::Directory),
+        };
+        if is_as_expected {
+            // Without a look at the content, as nearly always.
+            return Ok(None);
+        }
+        let mut present = self.present_side(path)?;
+        let digest = present.digest().doing(|| format!("hash {path}"))?;
+        let outside = expected.differs(&present, digest);
+        if let (None, Some(meta)) = (&outside, meta) {
+            self.state.lock().found_same(path, expected, &meta.stamp());
+        }
+        Ok(outside)
+    }
+
+    /// Somebody else may have changed what is at a path. Not to be called with `state` locked.
+    pub(in crate::overlay) fn doubt(&self, path: &RelPath) {
+        if self.state.lock().expected(path).is_some() {
+            self.doubts.add(path);
+        }
+    }
+
+    /// Records what others do below to paths that fettlefs knows, until [`Self::end_doubts`]; begins with what they did
+    /// while no daemon ran.
+    pub fn tell_external_until_the_end(&self) {
+        if let Err(err) = self.begin_doubts() {
+            log::error!("look for what changed below meanwhile: {err}");
+        }
+        while let Some(paths) = self.doubts.wait() {
+            paths.iter().for_each(|path| self.tell_external(path));
+        }
+    }
+
+    pub(in crate::overlay) fn begin_doubts(&self) -> Result<()> {
+        let (held, touched) = {
+            let state = self.state.lock();
+            let held = state.uppers.iter().filter(|upper| upper.row.held.is_some());
+            let held: Vec<RelPath> = held.map(|upper| upper.row.path().clone()).collect();
+            (held, state.past.iter().map(|(path, _)| path.clone()).collect::<Vec<_>>())
+        };
+        // A new session has nothing to remember.
+        if !held.is_empty() || !touched.is_empty() {
+            let told = self.store.told_external()?;
+            let told = told.into_iter().map(|(path, digest)| (path, Told { digest, expected: None }));
+            self.state.lock().heralded.0.extend(told);
+        }
+        if !touched.is_empty() {
+            let put = self.store.last_put()?;
+            touched.iter().filter_map(|path| Some((path, *put.get(path)?))).try_for_each(|put| self.remember(put))?;
+        }
+        self.doubts.serve(held.into_iter().chain(touched).collect());
+        Ok(())
+    }
+
+    /// What an earlier life of the daemon put at a path in this session is known again.
+    fn remember(&self, (path, digest): (&RelPath, Digest)) -> Result<()> {
+        let mut present = self.present_side(path)?;
+        let now = present.digest().doing(|| format!("hash {path}"))?;
+        let found = present.meta.map(|meta| meta.stamp());
+        let stamp = match found {
+            Some(stamp) if now == Some(digest) => stamp,
+            // What it was like is not known any more, but for the content.
+            Some(stamp) => Stamp { mtime: Timestamp::default(), ..stamp },
+            None => Stamp::default(),
+        };
+        let mut state = self.state.lock();
+        let is_there_still = self.lower.stat(path).doing(|| format!("stat {path}"))?.map(|meta| meta.stamp()) == found;
+        let went_by_itself = found.is_none() && !state.is_to_be_there(path);
+        if is_there_still && !went_by_itself {
+            // Unless something of ours has come there in this life.
+            state.seen.entry(path.clone()).or_insert(Seen { stamp, digest: Some(digest) });
+        }
+        Ok(())
+    }
+
+    /// What is in doubt now is told; nothing is any more.
+    pub fn end_doubts(&self) {
+        self.doubts.end();
+    }
+
+    /// Records that somebody else changed a path, if so and if that was not told yet.
+    pub(in crate::overlay) fn tell_external(&self, path: &RelPath) {
+        if self.fault().is_some() {
+            return;
+        }
+        let told = self.news_of(path).and_then(|news| match news {
+            Some(event) => {
+                self.store.record(&event)?;
+                self.begin_anew_with_anothers(path, None).map(|_| ())
+            }
+            None => Ok(()),
+        });
+        if let Err(err) = told {
+            // The next sign of it tells it.
+            self.state.lock().heralded.0.remove(path);
+            log::error!("record that {path} was changed below: {err}");
+        }
+    }
+
+    /// Records at once what would else be told within a second.
+    pub fn tell_all_external(&self) -> Reviewed<()> {
+        self.external_paths()?.iter().for_each(|(path, _)| self.tell_external(path));
+        Ok(())
+    }
+
+    fn news_of(&self, path: &RelPath) -> Result<Option<EventDraft>> {
+        loop {
+            let Some(expected) = self.state.lock().expected(path) else { return Ok(None) };
+            let Some(outside) = self.outside(path, &expected)? else {
+                // It is as it was. The same change once more is another.
+                self.state.lock().heralded.0.remove(path);
+                return Ok(None);
+            };
+            if self.action(path, FileKind::Regular) == Action::Pass {
+                return Ok(None);
+            }
+            let mut state = self.state.lock();
+            if state.expected(path).as_ref() != Some(&expected) {
+                // Something of ours landed during the look.
+                continue;
+            }
+            if state.heralded.has(path, &expected, &outside) {
+                return Ok(None);
+            }
+            let event = self.external_event(&state, path, &outside);
+            state.heralded.0.insert(path.clone(), Told { digest: outside.digest, expected: Some(expected) });
+            return Ok(Some(event));
+        }
+    }
+
+    fn external_event(&self, state: &State, path: &RelPath, outside: &Outside) -> EventDraft {
+        let held = state.uppers.held_at(path);
+        self.event(EventName::ExternalModified, path).with(|event| {
+            event.id = held.map(|held| held.id.to_string());
+            event.sha256 = outside.digest;
+            event.bytes = outside.size;
+            event.message = Some(outside.kind.word().to_owned());
+        })
+    }
+
+    /// The event of what somebody else had put at `path` by the time something is made of it there, if nobody has told
+    /// of it: `base` is what that was based on, `present` what it found, `digest` its content.
+    pub(in crate::overlay) fn unheralded(
+        &self,
+        state: &State,
+        path: &RelPath,
+        base: &Base,
+        (present, digest): (&Side, Option<Digest>),
+    ) -> Option<EventDraft> {
+        let expected = state.expected(path).unwrap_or_else(|| Expected::of_base(base));
+        let outside = expected.differs(present, digest)?;
+        (!state.heralded.has(path, &expected, &outside)).then(|| self.external_event(state, path, &outside))
+    }
+}
+
+impl State {
+    /// Whether lower has something at a path that content was put at, unless somebody else took it away. A file that came
+    /// in this session may have gone without a trace; of what is older an event tells that it went.
+    fn is_to_be_there(&self, path: &RelPath) -> bool {
+        let is_to_be = |known: &Known| {
+            let had_content = matches!(known.had, Some(AnchorState::Content(_) | AnchorState::Moved { .. }));
+            known.is_fresh() || (had_content && !known.put_back)
+        };
+        self.past.get(path).is_some_and(is_to_be)
+    }
+
+    /// The content at a path was read, and is what was expected: the next look need not read it.
+    fn found_same(&mut self, path: &RelPath, expected: &Expected, now: &Stamp) {
+        if let (Expected::Content(was), Some(seen)) = (expected, self.seen.get_mut(path))
+            && was == seen
+            && was.is_like(now)
+        {
+            seen.stamp = *now;
+        }
+    }
+
+    /// None for a path that fettlefs has not touched, which is never flagged.
+    fn expected(&self, path: &RelPath) -> Option<Expected> {
+        let row = self.uppers.at(path).and_then(|id| self.uppers.get(id)).map(|upper| &upper.row);
+        match row.and_then(|row| Some((row, row.held.as_ref()?))) {
+            // Of directories only that they are there counts, of removed ones too. One in the place of a file has that below.
+            Some((row, held)) if held.kind == ChangeKind::Structure && row.base.content.is_none() => {
+                Some(Expected::Directory)
+            }
+            Some((row, _)) => Some(Expected::of_base(&row.base)),
+            None => self.seen.get(path).map(|seen| Expected::Content(seen.clone())),
+        }
+    }
+}
+
+impl Seen {
+    /// But for what a new name or mode changes.
+    fn is_like(&self, now: &Stamp) -> bool {
+        same_content_stamp(&self.stamp, now)
+    }
+}
+
+impl Expected {
+    fn of_base(base: &Base) -> Self {
+        match base.below {
+            Below::Entry { stamp, .. } => {
+                Self::Content(Seen { stamp, digest: base.content_below().map(|content| content.digest) })
+            }
+            Below::Nothing => Self::Nothing,
+        }
+    }
+
+    /// Whether attributes alone say that nobody changed it.
+    fn is_told_by(&self, meta: &Meta) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Content(seen) => seen.stamp == meta.stamp() || seen.digest.is_none() && seen.is_like(&meta.stamp()),
+            Self::Directory => meta.is_dir(),
+        }
+    }
+
+    fn differs(&self, present: &Side, digest: Option<Digest>) -> Option<Outside> {
+        let size = present.meta.filter(|_| digest.is_some()).map(|meta| meta.size);
+        let outside = |kind| Some(Outside { kind, digest, size });
+        match (self, present.meta) {
+            (Self::Nothing | Self::Directory, None) => None,
+            (Self::Content(_), None) => outside(ExternalKind::Deleted),
+            (_, Some(meta)) if self.is_told_by(&meta) => None,
+            (Self::Nothing | Self::Directory, Some(_)) => outside(ExternalKind::Replaced),
+            (Self::Content(seen), Some(_)) if seen.digest.is_some() && seen.digest == digest => None,
+            (Self::Content(seen), Some(meta)) if meta.inode == seen.stamp.inode => outside(ExternalKind::Modified),
+            (Self::Content(_), Some(_)) => outside(ExternalKind::Replaced),
+        }
+    }
+}
+
+impl Heralded {
+    fn has(&self, path: &RelPath, expected: &Expected, outside: &Outside) -> bool {
+        self.0.get(path).is_some_and(|told| {
+            told.digest == outside.digest && told.expected.as_ref().is_none_or(|since| since == expected)
+        })
+    }
+}
+
+impl Doubts {
+    fn add(&self, path: &RelPath) {
+        let mut doubted = self.doubted.lock();
+        if !doubted.is_served {
+            return;
+        }
+        let was_empty = doubted.paths.is_empty();
+        if doubted.paths.insert(path.clone()) {
+            doubted.latest = Some(Instant::now());
+        }
+        // Who waits for more of them looks at the clock.
+        if was_empty {
+            self.arrived.notify_one();
+        }
+    }
+
+    fn serve(&self, first: Vec<RelPath>) {
+        let mut doubted = self.doubted.lock();
+        doubted.is_served = true;
+        doubted.paths.extend(first);
+    }
+
+    fn end(&self) {
+        self.doubted.lock().is_ending = true;
+        self.arrived.notify_one();
+    }
+
+    /// Paths in doubt that have been left alone for a moment. None at the end.
+    fn wait(&self) -> Option<BTreeSet<RelPath>> {
+        let mut doubted = self.doubted.lock();
+        while doubted.paths.is_empty() && !doubted.is_ending {
+            self.arrived.wait(&mut doubted);
+        }
+        let begin = Instant::now();
+        loop {
+            let until = (doubted.latest.unwrap_or(begin) + QUIET).min(begin + LATEST);
+            if doubted.is_ending || Instant::now() >= until {
+                break;
+            }
+            self.arrived.wait_until(&mut doubted, until);
+        }
+        let paths = std::mem::take(&mut doubted.paths);
+        doubted.is_served &= !doubted.is_ending;
+        (!paths.is_empty() || !doubted.is_ending).then_some(paths)
+    }
+}

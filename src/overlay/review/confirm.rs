@@ -1,0 +1,285 @@
+//! Confirming: what was reviewed lands, durably, all of it or nothing.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use super::expiry::Expiry;
+use super::{Review, Reviewed, Taken, WAIT_FOR_WRITERS, Writers, failed, refused_at};
+use crate::model::{ChangeId, RelPath};
+use crate::overlay::judge::side::Side;
+use crate::overlay::{Error, Overlay, Result};
+use crate::protocol::{Action as Done, Also, Counts, ErrorBody, ErrorCode, Outcome};
+use crate::store::{self, Below, Kept, Landed, UpperRow, What};
+use crate::sys::file::{FileKind, Meta};
+use crate::sys::tree::is_absent;
+
+#[derive(Clone, Debug)]
+pub struct ConfirmHow {
+    pub review: Review,
+    pub force: bool,
+    pub wait: bool,
+    pub renew: bool,
+    pub expiry: Expiry,
+    pub merging: Merging,
+}
+
+/// Whether what lands may be more than what was held: with what others have made below of the same file (SPEC §9).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Merging {
+    Allowed,
+    /// It is to be what the view shows, where it was tested.
+    Refused,
+}
+
+/// One change on its way into lower. Its sides are open only while it is staged, but for what was merged, which has no
+/// other place.
+pub(super) struct Landable {
+    pub taken: Taken,
+    pub new: Side,
+    pub present: Side,
+    pub done: Done,
+    pub backup: Option<Kept>,
+}
+
+impl Landable {
+    pub(super) fn close(&mut self) {
+        self.new = std::mem::take(&mut self.new).closed();
+        self.present = std::mem::take(&mut self.present).closed();
+    }
+}
+
+impl Overlay {
+    /// Lands what was reviewed, all of it or nothing.
+    pub fn confirm(&self, ids: &[ChangeId], how: &ConfirmHow) -> Reviewed<Vec<Outcome>> {
+        self.person_decides(&how.review);
+        let deadline = Instant::now() + if how.wait { WAIT_FOR_WRITERS } else { Duration::ZERO };
+        let ids = self.with_emptied_dirs(self.with_landing_first(ids));
+        self.check_contents_named(&ids)?;
+        let taken = self.take_all(&ids, Writers::WaitedFor { deadline })?;
+        let result = self.confirm_taken(&taken.taken, how);
+        let taken = taken.give_back();
+        let mut outcomes = result?;
+        if !how.review.dry_run {
+            self.after_landing(&taken, &outcomes);
+            outcomes.extend(self.confirm_emptied(&taken, how));
+        }
+        Ok(outcomes)
+    }
+
+    /// A hidden directory goes also where others have confirmed all else in it at the same moment: none knew that his was the
+    /// last.
+    fn confirm_emptied(&self, landed: &[Taken], how: &ConfirmHow) -> Vec<Outcome> {
+        let deleted = landed.iter().filter(|change| change.row.what == What::Whiteout);
+        let dirs = deleted.filter_map(|change| change.row.path().parent()).collect();
+        let ids = self.emptied(dirs, HashSet::new());
+        if ids.is_empty() {
+            return Vec::new();
+        }
+        self.confirm(&ids, how).unwrap_or_else(|err| {
+            log::debug!("an emptied directory has gone with another's confirm, or waits on: {}", err.message);
+            Vec::new()
+        })
+    }
+
+    fn confirm_taken(&self, taken: &[Taken], how: &ConfirmHow) -> Reviewed<Vec<Outcome>> {
+        if how.expiry == Expiry::Guard && !how.renew {
+            // A directory that takes nothing's place, or goes, has nothing that anybody could have overlooked.
+            let shows = |change: &&Taken| {
+                !change.row.removes_dir() && (change.row.what != What::Dir || change.row.base.content.is_some())
+            };
+            taken.iter().filter(shows).try_for_each(|change| self.check_fresh(change, &how.review))?;
+        }
+        let (dirs, files): (Vec<&Taken>, Vec<&Taken>) = taken.iter().partition(|change| change.row.removes_dir());
+        let refused = |change: &Taken, err: &ErrorBody| self.record_failure(change, err, &how.review);
+        dirs.iter().try_for_each(|dir| self.check_emptied(dir, taken).inspect_err(|err| refused(dir, err)))?;
+        let landable = |change| self.landable(change, taken, how).inspect_err(|err| refused(change, err));
+        let mut landables = files.into_iter().map(landable).collect::<Reviewed<Vec<Landable>>>()?;
+        // What takes the place of a directory comes before what that takes along goes, and a directory before what is in it.
+        let replaces_dir = |landable: &Landable| landable.present.is_dir() && !landable.new.is_dir();
+        let depth = |landable: &Landable| match landable.new.is_dir() {
+            true => landable.taken.row.path().components().count(),
+            false => usize::MAX,
+        };
+        // What takes one name of a file comes before the file is written in place by another: it is based on it as it is.
+        let writes_in_place = |landable: &Landable| landable.taken.row.base.is_shared();
+        landables.sort_by_key(|landable| (!replaces_dir(landable), depth(landable), writes_in_place(landable)));
+        let outcomes = landables.iter().map(outcome).chain(dirs.iter().copied().map(dir_outcome));
+        let mut outcomes: Vec<Outcome> = outcomes.collect();
+        if how.review.dry_run {
+            return Ok(outcomes);
+        }
+        let landed = self.land_all(&mut landables, &dirs, &how.review.by);
+        let Landed { backups, operation } = landed.map_err(|err| self.not_landed(err, "nothing was applied"))?;
+        let mut names = backups.into_iter();
+        for (outcome, landable) in outcomes.iter_mut().zip(&landables) {
+            outcome.backup = landable.backup.and_then(|_| names.next());
+        }
+        outcomes.iter_mut().for_each(|outcome| outcome.operation = operation.map(|operation| operation.to_string()));
+        Ok(outcomes)
+    }
+
+    /// Checks one of `all` changes against its id and against lower as it is now; merges where lower has moved on.
+    fn landable(&self, change: &Taken, all: &[Taken], how: &ConfirmHow) -> Reviewed<Landable> {
+        let path = change.row.path();
+        let fault = |err: Error| failed(path, &err);
+        let mut new = self.row_side(&change.row).map_err(fault)?;
+        self.check_as_reviewed(change, &mut new)?;
+        let mut present = self.present_side(path).map_err(fault)?;
+        let base = self.base_over(&change.row.base, present.meta.as_ref());
+        let row = UpperRow { base, ..change.row.clone() };
+        let taken = Taken { row, held: change.held.clone(), open: change.open.clone(), version: change.version };
+        if new.exists() {
+            self.check_way(path)?;
+        }
+        if present.is_dir() && !new.is_dir() {
+            // By force neither: it is not one content that could be kept.
+            self.check_emptied(change, all)?;
+        }
+        if !how.force {
+            check_mode_below(change, &new, &present)?;
+        }
+        self.check_further_names(change)?;
+        let as_based = self.is_as_based(&change.row, &mut present).map_err(fault)?;
+        if !as_based && !how.review.dry_run {
+            // Once the two are one nobody finds it any more.
+            self.tell_external(path);
+        }
+        let (new, done) = match as_based || how.force {
+            true => (new.closed(), Done::Applied),
+            false => (self.merged(change, &mut new, &mut present, how.merging)?, Done::Merged),
+        };
+        Ok(Landable { taken, new, present: present.closed(), done, backup: None })
+    }
+
+    /// An id names exact content: what lands is what was reviewed, or nothing (SPEC §8).
+    pub(super) fn check_as_reviewed(&self, change: &Taken, new: &mut Side) -> Reviewed<()> {
+        let path = change.row.path();
+        let fault = |err: std::io::Error| failed(path, &err.into());
+        let looks = new.looks(&change.row).map_err(fault)?.digest();
+        if (new.digest().map_err(fault)?, looks) == (change.held.new, change.held.looks) {
+            return Ok(());
+        }
+        let message = format!("{} of {path} was written to since it was reviewed", change.held.id);
+        Err(ErrorBody::new(ErrorCode::Superseded, message).about(change.held.id.as_str()))
+    }
+
+    /// Opens what was closed since it was checked, if it still is what it was.
+    pub(super) fn reopen(&self, landable: &mut Landable) -> Result<()> {
+        let Landable { taken, new, present, done, .. } = landable;
+        if *done == Done::Applied && new.has_descriptors() {
+            let reopened = new.reopened(self.row_side(&taken.row)?);
+            *new = reopened.ok_or_else(|| self.state.lock().crossed(taken))?;
+        }
+        if present.is_file() {
+            let path = taken.row.path();
+            let conflict = || store::Error::Conflict { path: path.to_string() };
+            *present = present.reopened(self.present_side(path)?).ok_or_else(conflict)?;
+        }
+        Ok(())
+    }
+
+    /// Directories that are gone are made anew; where a file has taken the place of one, nothing can land.
+    pub(in crate::overlay) fn check_way(&self, path: &RelPath) -> Reviewed<()> {
+        let mut above = path.parent();
+        while let Some(dir) = above {
+            if self.state.lock().uppers.held_dir(&dir).is_some() {
+                // It lands before what is in it.
+                above = dir.parent();
+                continue;
+            }
+            match self.lower.stat(&dir).map_err(|err| failed(path, &err.into()))? {
+                Some(meta) if meta.is_dir() => return Ok(()),
+                Some(_) => {
+                    return Err(refused_at(path, ErrorCode::Conflict, &format!("{dir} is not a directory any more")));
+                }
+                None => above = dir.parent(),
+            }
+        }
+        Ok(())
+    }
+
+    /// Further names are made, never put in the place of something, by force neither: they show nothing that would be lost.
+    fn check_further_names(&self, change: &Taken) -> Reviewed<()> {
+        for name in change.row.further_names() {
+            if self.lower.exists(name).map_err(|err| failed(name, &err.into()))? {
+                let (first, id) = (change.row.path(), &change.held.id);
+                // Without the id as such, by which programs and people would be told that it can be forced.
+                let why = format!(
+                    "something else is there below by now, where {first} is to be linked: move it away, or discard {id}"
+                );
+                return Err(refused_at(name, ErrorCode::Conflict, &why));
+            }
+        }
+        Ok(())
+    }
+
+    /// A directory goes with what was deleted in it. With anything else in it, which the view does not show, it stays.
+    fn check_emptied(&self, dir: &Taken, taken: &[Taken]) -> Reviewed<()> {
+        let path = dir.row.path();
+        let goes =
+            |entry: &RelPath| taken.iter().any(|one| one.row.what == What::Whiteout && *one.row.path() == *entry);
+        match self.other_entry(path, goes)? {
+            Some(other) => {
+                let why =
+                    format!("{other} has come to be in it below; move it away, or discard {} to see it", dir.held.id);
+                Err(refused_at(path, ErrorCode::Conflict, &why))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// What lower has in a directory that does not go.
+    pub(super) fn other_entry(&self, dir: &RelPath, goes: impl Fn(&RelPath) -> bool) -> Reviewed<Option<RelPath>> {
+        let entries = match self.lower.list(dir) {
+            Err(err) if is_absent(&err) => return Ok(None),
+            listed => listed.map_err(|err| failed(dir, &err.into()))?,
+        };
+        Ok(entries.iter().filter_map(|entry| dir.join(&entry.name).ok()).find(|entry| !goes(entry)))
+    }
+
+    fn after_landing(&self, taken: &[Taken], outcomes: &[Outcome]) {
+        for change in taken {
+            self.evict(change.row.id);
+        }
+        let merged = |path: &RelPath| outcomes.iter().any(|done| done.path == *path && done.action == Done::Merged);
+        for change in taken {
+            let path = change.row.path();
+            if merged(path) { self.tell_content_changed(path) } else { self.tell_changed(path) }
+        }
+    }
+}
+
+/// A mode that somebody has given the file below since is not taken back by one that nobody has seen beside it.
+pub(super) fn check_mode_below(change: &Taken, new: &Side, present: &Side) -> Reviewed<()> {
+    let Below::Entry { mode: base, .. } = change.row.base.below else { return Ok(()) };
+    let brings_mode = change.row.looks.as_ref().is_some_and(|looks| looks.own.mode && !looks.alone);
+    match present.meta.filter(Meta::is_file).map(|meta| meta.mode) {
+        Some(now) if brings_mode && now != base && now != new.mode => {
+            let (path, id) = (change.row.path(), &change.held.id);
+            let why = format!("it was given mode {now:03o} below, since {id} was based on it with {base:03o}");
+            Err(refused_at(path, ErrorCode::Conflict, &why).about(id.as_str()))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+pub(in crate::overlay) fn has_content(kind: FileKind) -> bool {
+    matches!(kind, FileKind::Regular | FileKind::Symlink)
+}
+
+fn dir_outcome(dir: &Taken) -> Outcome {
+    let (id, kind) = (Some(dir.held.id.clone()), Some(dir.held.kind));
+    Outcome { id, kind, ..Outcome::new(Done::Applied, dir.row.path().clone()) }
+}
+
+pub(super) fn outcome(landable: &Landable) -> Outcome {
+    let held = &landable.taken.held;
+    let mut outcome = Outcome::new(landable.done, landable.taken.row.path().clone());
+    outcome.also = Also(landable.taken.row.further_names().to_vec());
+    outcome.id = Some(held.id.clone());
+    outcome.kind = Some(held.kind);
+    outcome.size = landable.new.kind.filter(|kind| has_content(*kind)).map(|_| landable.new.size);
+    outcome.lines = landable.new.lines();
+    outcome.counts = Some(Counts::of(held.insertions, held.deletions, held.old_lines));
+    outcome
+}

@@ -1,0 +1,428 @@
+//! Discarding: a change goes from the view, which shows lower again; its content is kept as a backup.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::{Review, Reviewed, Reviewing, Taken, Writers, busy_within, failed, reviewed};
+use crate::model::{BackupKind, ChangeId, Digest, OperationId, RelPath};
+use crate::overlay::error::Context;
+use crate::overlay::files::handles::{Backing, OpenFile};
+use crate::overlay::judge::flush::WAIT_FOR_CLOSE;
+use crate::overlay::judge::side::Side;
+use crate::overlay::state::nodes::NodeId;
+use crate::overlay::state::uppers::Upper;
+use crate::overlay::{Error, Overlay, Result, State};
+use crate::protocol::{Action as Done, Also, EventName, Outcome};
+use crate::store::{
+    self, Applied, Base, Below, Durability, Effect, Epilogue, Fate, Kept, Landing, PathEffect, StagedContent, UpperId,
+    UpperRow, Version, What,
+};
+use crate::sys::file::{FileKind, Meta};
+
+/// Entries whose own files become backups, on a disk that has no room for copies.
+struct GivenAway<'a> {
+    overlay: &'a Overlay,
+    entries: Vec<(UpperId, Digest)>,
+    /// They are backups, and their entries gone.
+    is_done: bool,
+}
+
+impl GivenAway<'_> {
+    /// The content of a change that nobody has open, kept by name. `full`: why it could not be copied.
+    fn stage(&mut self, change: &Taken, side: &mut Side, full: store::Error) -> Result<StagedContent> {
+        let id = change.row.id;
+        let digest = side.digest().doing(|| format!("hash {}", change.row.path()))?;
+        let (Some(digest), Some(FileKind::Regular)) = (digest, side.kind) else { return Err(full.into()) };
+        {
+            let is_open = |state: &State| state.nodes.open_at(change.row.path()).is_some();
+            let mut state = self.overlay.state.lock();
+            // Who has read it a moment ago may have closed it, and the release be under way.
+            self.overlay.wait_while(&mut state, WAIT_FOR_CLOSE, is_open);
+            let is_open = is_open(&state);
+            match state.uppers.get_mut(id) {
+                Some(upper) if !is_open => upper.given_away = true,
+                Some(_) | None => return Err(full.into()),
+            }
+        }
+        self.entries.push((id, digest));
+        let store = &self.overlay.store;
+        Ok(store.vitally(|| store.stage_by_name(id, digest, side.size))?.ok_or(full)?)
+    }
+}
+
+/// Discarded, the entries are gone. Else they are written to again, and their files must be theirs alone.
+impl Drop for GivenAway<'_> {
+    fn drop(&mut self) {
+        for (id, digest) in &self.entries {
+            if !self.is_done
+                && let Err(err) = self.overlay.store.unstage(*id, *digest)
+            {
+                log::error!("take back what was to be a backup: {err}");
+            }
+            if let Some(upper) = self.overlay.state.lock().uppers.get_mut(*id) {
+                upper.given_away = false;
+            }
+        }
+        self.overlay.changed.notify_all();
+    }
+}
+
+/// What lower has where a change is about to go from.
+pub(in crate::overlay) struct Shown {
+    meta: Option<Meta>,
+    /// Where somebody has the change open.
+    file: Option<Arc<File>>,
+}
+
+/// What becomes of the writing to what goes from the view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::overlay) enum Writing {
+    /// What has begun is a change of its own, what begins then brings back what was new, and the next close has it judged
+    /// (SPEC §8).
+    GoesOn,
+    /// To something new it is nobody's from then on.
+    IsInVain,
+}
+
+/// Changes on their way out of the view, claimed.
+pub(in crate::overlay) struct Dropping<'a> {
+    given_away: GivenAway<'a>,
+    reviewing: Reviewing<'a>,
+    outcomes: Vec<Outcome>,
+    /// Which of them become backups, in the order in which their landing keeps them.
+    kept: Vec<usize>,
+    shown: Vec<Shown>,
+}
+
+impl Dropping<'_> {
+    pub fn is_empty(&self) -> bool {
+        self.reviewing.taken.is_empty()
+    }
+
+    /// Their entries in upper.
+    pub fn entries(&self) -> HashSet<UpperId> {
+        self.reviewing.taken.iter().map(|change| change.row.id).collect()
+    }
+
+    pub fn outcomes(&self) -> &[Outcome] {
+        &self.outcomes
+    }
+
+    /// How many of the first backups of their landing are theirs.
+    pub fn backups(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// What the same landing has put where they go from is what lower shows there.
+    pub fn note_applied(&mut self, applied: &Applied<'_>) {
+        let steps: HashMap<&RelPath, Option<Meta>> =
+            applied.outcomes.iter().map(|step| (&step.path, step.meta)).collect();
+        for (change, shown) in self.reviewing.taken.iter().zip(&mut self.shown) {
+            if let Some(meta) = steps.get(change.row.path()) {
+                *shown = Shown { meta: *meta, file: None };
+            }
+        }
+    }
+}
+
+/// The directories that these names are in, each once: trees may be deep.
+pub(in crate::overlay) fn dirs_above<'a>(names: impl Iterator<Item = &'a RelPath>) -> BTreeSet<RelPath> {
+    let mut dirs = BTreeSet::new();
+    for name in names {
+        let mut above = name.parent();
+        while let Some(dir) = above {
+            above = dir.parent();
+            if !dirs.insert(dir) {
+                break;
+            }
+        }
+    }
+    dirs
+}
+
+impl Overlay {
+    /// Drops changes from the view; their content is kept as backups.
+    pub fn discard(&self, ids: &[ChangeId], review: &Review) -> Reviewed<Vec<Outcome>> {
+        self.person_decides(review);
+        let mut dropping = self.dropping(self.with_dependents(ids)?)?;
+        if review.dry_run {
+            return Ok(dropping.outcomes);
+        }
+        let mut landing = Landing::new(&self.store, Durability::Synced).vital();
+        let mut epilogue = Epilogue::default();
+        self.stage_dropped(&mut dropping, review, &mut landing, &mut epilogue)?;
+        self.look_below(&mut dropping)?;
+        let done = landing.promise(epilogue).and_then(|promised| promised.apply()).and_then(|applied| applied.finish());
+        let landed = done.map_err(|err| self.not_landed(err.into(), "nothing was discarded"))?;
+        Ok(self.dropped(dropping, &landed.backups, landed.operation))
+    }
+
+    /// Claims changes, with the removals that hide what comes back.
+    pub(in crate::overlay) fn dropping(&self, ids: Vec<ChangeId>) -> Reviewed<Dropping<'_>> {
+        let ids = self.with_emptied_stand_ins(self.with_hidden_parents(ids));
+        // Open descriptors go on working, and their next close is judged anew (SPEC §8).
+        let reviewing = self.take_all(&ids, Writers::LeftAlone)?;
+        let given_away = GivenAway { overlay: self, entries: Vec::new(), is_done: false };
+        let outcomes = reviewing.taken.iter().map(outcome).collect();
+        Ok(Dropping { given_away, reviewing, outcomes, kept: Vec::new(), shown: Vec::new() })
+    }
+
+    /// What is there again is in directories that are there again: their removal is not waited for any more.
+    fn with_hidden_parents(&self, mut ids: Vec<ChangeId>) -> Vec<ChangeId> {
+        let state = self.state.lock();
+        let given: HashSet<&ChangeId> = ids.iter().collect();
+        let uppers = ids.iter().filter_map(|id| state.uppers.get(state.uppers.by_id(id)?));
+        let hidden = dirs_above(uppers.map(|upper| upper.row.path())).into_iter().filter_map(|dir| {
+            let row = &state.uppers.get(state.uppers.at(&dir)?)?.row;
+            let held = row.held.as_ref().filter(|_| row.removes_dir())?;
+            (!given.contains(&held.id)).then(|| held.id.clone())
+        });
+        let hidden: Vec<ChangeId> = hidden.collect();
+        ids.extend(hidden);
+        ids
+    }
+
+    /// Directories that somebody removed below go with the last thing for which the view had them.
+    fn with_emptied_stand_ins(&self, mut ids: Vec<ChangeId>) -> Vec<ChangeId> {
+        let state = self.state.lock();
+        let going: HashSet<UpperId> = ids.iter().filter_map(|id| state.uppers.by_id(id)).collect();
+        let names = going.iter().filter_map(|id| state.uppers.get(*id)).flat_map(|upper| &upper.row.names);
+        let dirs = dirs_above(names);
+        let stand_ins = dirs.iter().filter_map(|dir| Some((dir, state.uppers.stand_in_at(dir)?)));
+        let goes = |upper: &Upper| going.contains(&upper.row.id);
+        // What is being written comes back into it.
+        let ends = |dir: &RelPath| state.uppers.shown_within(dir).all(goes) && state.written_within(dir).is_none();
+        let emptied = stand_ins.filter(|(dir, upper)| !goes(upper) && ends(dir));
+        ids.extend(emptied.filter_map(|(_, upper)| Some(upper.row.held.as_ref()?.id.clone())));
+        ids
+    }
+
+    /// Has a landing keep the contents, and drop the changes when it is done.
+    pub(in crate::overlay) fn stage_dropped(
+        &self,
+        dropping: &mut Dropping<'_>,
+        review: &Review,
+        landing: &mut Landing<'_>,
+        epilogue: &mut Epilogue,
+    ) -> Reviewed<()> {
+        let Dropping { given_away, reviewing, kept, .. } = dropping;
+        for (index, change) in reviewing.taken.iter().enumerate() {
+            let path = change.row.path();
+            let fault = |err: Error| failed(path, &err);
+            let mut side = match self.row_side(&change.row) {
+                // Somebody has taken its file away: nothing is left to be kept, and no other way to be rid of the change.
+                Err(err) if err.code() == libc::ENOENT && !change.row.what.is_structure() => {
+                    log::error!("{path}: its content is gone: {err}");
+                    Side::default()
+                }
+                side => side.map_err(fault)?,
+            };
+            let staged = match side.stage(&self.store) {
+                Err(err) if err.is_full() => given_away.stage(change, &mut side, err).map(Some),
+                staged => staged.map_err(Error::from),
+            };
+            let content = staged.map_err(|err| self.failed_in_room(path, &err))?;
+            let digest = content.as_ref().map(|content| content.digest);
+            let effect = discarded(&change.row, &side, digest).map_err(fault)?;
+            if let Some(content) = content {
+                let backup = self.backup_there(path, &side, &content, BackupKind::Discarded, &review.by);
+                landing.keep(content, backup);
+                kept.push(index);
+            }
+            epilogue.drop.push(change.row.id);
+            epilogue.verdicts.push((change.held.id.clone(), path.clone(), Fate::Discarded));
+            let event = self.event(EventName::Discarded, path).with(|event| {
+                event.id = Some(change.held.id.to_string());
+            });
+            let event = reviewed(event, &change.held, &review.by);
+            epilogue.events.push(event.doing([PathEffect::new(path, effect)]));
+        }
+        Ok(())
+    }
+
+    /// Looks at what lower has where they go from, so that nothing is in the way of showing it once they are gone.
+    pub(in crate::overlay) fn look_below(&self, dropping: &mut Dropping<'_>) -> Reviewed<()> {
+        let Dropping { reviewing, shown, .. } = dropping;
+        self.check_nothing_left_inside(&reviewing.taken)?;
+        let below = |change: &Taken| {
+            let path = change.row.path();
+            self.what_lower_shows(path, change.open.as_ref()).map_err(|err| failed(path, &err))
+        };
+        *shown = reviewing.taken.iter().map(below).collect::<Reviewed<_>>()?;
+        Ok(())
+    }
+
+    /// They are discarded, kept as `backups`: the view shows lower again, as far as it can.
+    pub(in crate::overlay) fn dropped(
+        &self,
+        dropping: Dropping<'_>,
+        backups: &[String],
+        operation: Option<OperationId>,
+    ) -> Vec<Outcome> {
+        let Dropping { mut given_away, reviewing, mut outcomes, kept, shown } = dropping;
+        given_away.is_done = true;
+        for (index, name) in kept.into_iter().zip(backups) {
+            outcomes[index].backup = Some(name.clone());
+        }
+        for outcome in &mut outcomes {
+            outcome.operation = operation.map(|operation| operation.to_string());
+        }
+        // What is in a directory before it: it is found by its path.
+        let mut inner_first: Vec<(&Taken, Shown)> = reviewing.taken.iter().zip(shown).collect();
+        inner_first.sort_by(|(a, _), (b, _)| b.row.path().cmp(a.row.path()));
+        for (change, shown) in inner_first {
+            self.back_to_lower(&change.row, |state| state.is_as_taken(change), shown, Writing::GoesOn);
+        }
+        drop(given_away);
+        let taken = reviewing.give_back();
+        let names = || taken.iter().flat_map(|change| &change.row.names);
+        self.end_emptied_stand_ins(names());
+        names().for_each(|name| self.tell_content_changed(name));
+        outcomes
+    }
+
+    /// What lower has at a path that somebody has `open`.
+    pub(in crate::overlay) fn what_lower_shows(&self, path: &RelPath, open: Option<&Arc<OpenFile>>) -> Result<Shown> {
+        let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+        let needs_file = open.is_some() && meta.as_ref().is_some_and(Meta::is_file);
+        let file = needs_file.then(|| self.lower.open_to_read(path)).transpose().doing(|| format!("open {path}"))?;
+        Ok(Shown { meta, file: file.map(Arc::new) })
+    }
+
+    /// What is being written in a directory that goes would have nowhere to be, and nowhere to come back to.
+    fn check_nothing_left_inside(&self, taken: &[Taken]) -> Reviewed<()> {
+        let state = self.state.lock();
+        let mut dirs = taken.iter().filter(|change| change.row.what == What::Dir).map(|dir| dir.row.path());
+        let inside = dirs.clone().flat_map(|dir| state.uppers.within(dir)).filter_map(|id| state.uppers.get(id));
+        // A deletion in a directory that somebody removed needs no place. Nor does a directory that a look has made a moment
+        // ago for the sake of what is in it: it goes with the last of that.
+        let needs_place = |upper: &Upper| upper.row.what != What::Whiteout && !upper.is_stand_in();
+        let stays = |upper: &Upper| !taken.iter().any(|change| change.row.id == upper.row.id);
+        let mut left = inside.filter(|upper| needs_place(upper) && stays(upper)).map(|upper| upper.row.path().clone());
+        match left.next().or_else(|| dirs.find_map(|dir| state.written_within(dir))) {
+            Some(left) => Err(busy_within(&left)),
+            None => Ok(()),
+        }
+    }
+
+    /// The view shows lower at the entry's names again. Open descriptors go on with what lower has.
+    pub(in crate::overlay) fn back_to_lower(
+        &self,
+        row: &UpperRow,
+        is_as_taken: impl FnOnce(&State) -> bool,
+        shown: Shown,
+        writing: Writing,
+    ) {
+        let path = row.path();
+        let mut state = self.state.lock();
+        state.epoch += 1;
+        let is_in_the_midst = writing == Writing::GoesOn && state.is_in_the_midst(row);
+        if is_in_the_midst || !is_as_taken(&state) {
+            return self.begin_anew(&mut state, row.id, shown.meta);
+        }
+        let meta = self.goes_on_below(&state, row, shown);
+        let node = state.nodes.at(path);
+        if let Some(node) = node {
+            let key = meta.filter(Meta::is_file).map(|meta| meta.key());
+            state.nodes.set_lower(node, key);
+        }
+        // One of several names again: the next look finds the node that the others have.
+        let is_others = node.is_some_and(|node| meta.is_some_and(|meta| state.nodes.is_of_another(node, meta.key())));
+        if let Some(node) = node.filter(|_| row.what.is_structure()) {
+            self.note_removed_dir(&mut state, node, row);
+        }
+        let is_gone = |name: &RelPath| meta.is_none() || name != path || is_others || row.what.is_structure();
+        // The first name last: to that it comes back.
+        for name in row.names.iter().rev().filter(|name| is_gone(name)) {
+            if writing == Writing::GoesOn {
+                state.note_taken(name);
+            }
+            state.nodes.unname_path(name);
+        }
+        state.uppers.remove(row.id);
+        if row.what == What::Whiteout && meta.is_some_and(|meta| meta.is_file()) {
+            self.read_on(&mut state, path);
+        }
+        drop(state);
+        match row.what {
+            What::File | What::Symlink | What::Dir | What::Node => self.store.drop_upper_file(row.id),
+            What::Whiteout => {}
+        }
+    }
+
+    /// Who has a change open that goes goes on with what lower has, or with what nobody sees. Gives what its node is then.
+    fn goes_on_below(&self, state: &State, row: &UpperRow, shown: Shown) -> Option<Meta> {
+        let (path, Shown { meta, file }) = (row.path(), shown);
+        let Some(open) = state.open_of(row.id, path) else { return meta };
+        // Opened since, to be read: it can be opened now as well.
+        let now = |path: &RelPath| self.lower.open_to_read(path).ok().map(Arc::new);
+        let lower = meta.filter(Meta::is_file).and_then(|_| file.or_else(|| now(path)));
+        // What is there otherwise has a node of its own: by this one nothing is written that would be nobody's.
+        let meta = meta.filter(|_| lower.is_some());
+        let others = || state.nodes.other_paths(path).into_iter().filter(|other| state.is_taken_from_lower(other));
+        open.set_backing(match lower.or_else(|| others().find_map(|other| now(&other))) {
+            Some(file) => Backing::Lower(file),
+            None => Backing::Orphan(open.file()),
+        });
+        open.dirty.store(false, Ordering::SeqCst);
+        meta
+    }
+
+    /// Who stands in what goes goes on standing there.
+    fn note_removed_dir(&self, state: &mut State, node: NodeId, row: &UpperRow) {
+        let was = self.store.upper_meta(row.id).map_err(Error::from);
+        let noted = was.and_then(|was| {
+            state.nodes.get_mut(node)?.note_removed(&was);
+            Ok(())
+        });
+        if let Err(err) = noted {
+            log::error!("{} is not in the view any more, and who stands in it is told nothing: {err}", row.path());
+        }
+    }
+
+    /// What was written while the change was being discarded is a change of its own, judged when its writer closes.
+    fn begin_anew(&self, state: &mut State, id: UpperId, below: Option<Meta>) {
+        state.uppers.held_no_more(id);
+        state.uppers.set_base(id, Base::of(Below::of(below.as_ref())));
+        if let Some(upper) = state.uppers.get_mut(id) {
+            upper.dirty = true;
+        }
+        self.row_dropped(state, id);
+    }
+}
+
+impl State {
+    /// Whether somebody has begun to write a change anew, and not closed it. Who only adds to it may add to lower.
+    fn is_in_the_midst(&self, row: &UpperRow) -> bool {
+        let open = self.open_of(row.id, row.path());
+        open.is_some_and(|open| self.handles_on(open.node).any(|handle| handle.is_in_the_midst()))
+    }
+}
+
+fn outcome(change: &Taken) -> Outcome {
+    let mut outcome = Outcome::new(Done::Discarded, change.row.path().clone());
+    outcome.also = Also(change.row.further_names().to_vec());
+    outcome.id = Some(change.held.id.clone());
+    outcome.kind = Some(change.held.kind);
+    outcome
+}
+
+/// What it does to a change to go from the view, for who undoes it.
+pub(in crate::overlay) fn discarded(row: &UpperRow, side: &Side, kept: Option<Digest>) -> Result<Effect> {
+    discarded_for(None, row, side, kept)
+}
+
+/// The same of one in whose place another is held from then on.
+pub(in crate::overlay) fn discarded_for(
+    instead: Option<ChangeId>,
+    row: &UpperRow,
+    side: &Side,
+    kept: Option<Digest>,
+) -> Result<Effect> {
+    let content = kept.map(|digest| Kept { digest, symlink: side.is_symlink() });
+    let version = side.meta.map(|meta| Version { group: side.masked_group(), ..Version::of(&meta, content) });
+    let looks = side.looks(row).doing(|| format!("look at {}", row.path()))?;
+    Ok(Effect::Discarded { row: Box::new(row.clone()), content: version, xattrs: looks.given_xattrs(), instead })
+}

@@ -1,0 +1,127 @@
+//! What was reviewed and what lower has by now as one text, where both have moved on from the same (SPEC §9).
+
+use std::os::fd::AsFd;
+
+use super::confirm::Merging;
+use super::{Reviewed, Taken, failed, refused_at};
+use crate::diff::{self, Merge};
+use crate::model::RelPath;
+use crate::overlay::error::Context;
+use crate::overlay::judge::side::Side;
+use crate::overlay::{Error, Overlay, Result};
+use crate::protocol::{ErrorBody, ErrorCode};
+use crate::store::{Below, Kept, UpperRow};
+use crate::sys::file::{self, Meta};
+
+impl Overlay {
+    /// Whether lower has what a change was based on when it began to wait.
+    pub(in crate::overlay) fn is_as_based(&self, row: &UpperRow, present: &mut Side) -> Result<bool> {
+        let stamp = present.meta.map(|meta| meta.stamp());
+        Ok(match (row.base.below, stamp) {
+            (Below::Nothing, None) => true,
+            (Below::Entry { stamp: base, .. }, Some(now)) if base == now => true,
+            // Times are a hint, which anybody sets but for one, and that one moves with every name; the content decides.
+            (Below::Entry { .. }, Some(_)) => {
+                let content = present.kept().doing(|| format!("hash {}", row.path()))?;
+                content == row.base.content_below()
+            }
+            (Below::Entry { .. }, None) | (Below::Nothing, Some(_)) => false,
+        })
+    }
+
+    /// What comes out when the held change and the change below are put together; a refusal where they clash.
+    pub(super) fn merged(
+        &self,
+        change: &Taken,
+        new: &mut Side,
+        present: &mut Side,
+        merging: Merging,
+    ) -> Reviewed<Side> {
+        let path = change.row.path();
+        let refuse = |detail: Option<String>| {
+            let message = format!("{path} was changed below since {} was based on it", change.held.id);
+            let error = ErrorBody::new(ErrorCode::Conflict, message).about(change.held.id.as_str());
+            ErrorBody { path: Some(path.clone()), detail: detail.map(String::into_boxed_str), ..error }
+        };
+        let contents = (new.kept().ok().flatten(), present.kept().ok().flatten());
+        if contents.0 == contents.1 {
+            // What has no content is the same only where it is the same kind of thing.
+            return match contents.0.is_some() || present.kind.is_none() || present.kind == new.kind {
+                true => Ok(std::mem::take(new)),
+                false => Err(refuse(None)),
+            };
+        }
+        if merging == Merging::Refused {
+            // Without the id as such, by which programs and people would be told that it can be forced.
+            let id = &change.held.id;
+            let why = format!(
+                "it was changed below since {id} was based on it, and the two together were not tested: confirm {id} by \
+                 itself, and check again"
+            );
+            return Err(refused_at(path, ErrorCode::Conflict, &why));
+        }
+        let mut merged = self.merge_texts(path, change.row.base.content_below(), present, new, refuse)?;
+        if change.row.looks.is_some() {
+            wear_looks(&mut merged, new).map_err(|err| failed(path, &err.into()))?;
+        }
+        Ok(merged)
+    }
+
+    /// What two have made of the same text, each in his own lines (SPEC §9). `refuse` is told the hunks that clash, where
+    /// it is for hunks that they cannot be merged.
+    pub(in crate::overlay) fn merge_texts(
+        &self,
+        path: &RelPath,
+        base: Option<Kept>,
+        present: &Side,
+        new: &Side,
+        refuse: impl Fn(Option<String>) -> ErrorBody,
+    ) -> Reviewed<Side> {
+        // What is too large to be read at once is no text, as on the other sides.
+        let base = base.filter(|kept| !kept.symlink).map(|kept| self.store.content(kept.digest)).transpose();
+        let base = base.map_err(|err| failed(path, &err.into()))?.flatten();
+        let (Some(base), Some(ours), Some(theirs)) = (base, &present.bytes, &new.bytes) else {
+            return Err(refuse(None));
+        };
+        let text = |bytes: &[u8]| diff::classify(Some(bytes)) == diff::Side::Text;
+        if !(text(&base) && text(ours) && text(theirs) && present.is_file() && new.is_file()) {
+            return Err(refuse(None));
+        }
+        match diff::merge(&base, ours, theirs) {
+            Merge::Clean(merged) => self.merged_side(path, &merged),
+            Merge::Conflict { hunks } => Err(refuse(Some(hunks))),
+        }
+    }
+
+    /// Merged content as a file that can be landed, with the metadata of what lower has.
+    pub(super) fn merged_side(&self, path: &RelPath, merged: &[u8]) -> Reviewed<Side> {
+        use std::io::Write;
+        let fault = |err: Error| self.failed_in_room(path, &err);
+        let upper = self.store.create_upper(0o600).map_err(|err| fault(err.into()))?;
+        let write = || -> Result<Side> {
+            let lower = self.lower.open_to_read(path)?;
+            let meta = Meta::of(lower.as_fd())?;
+            (&upper.file).write_all(merged)?;
+            file::copy_looks(lower.as_fd(), &meta, upper.file.as_fd())?;
+            Ok(Side::of_file(upper.file.try_clone()?)?)
+        };
+        // The descriptor is all that is needed: the name goes with `upper`.
+        write().map_err(fault)
+    }
+}
+
+/// Why what comes back is not put in the place of what somebody has made of it since; `clashes` are the hunks of both that
+/// cannot be merged.
+pub(in crate::overlay) fn edited_since(path: &RelPath, clashes: Option<String>) -> ErrorBody {
+    let error = refused_at(path, ErrorCode::Conflict, "it was edited since; --force keeps that as a backup");
+    ErrorBody { detail: clashes.map(String::into_boxed_str), ..error }
+}
+
+/// Merged content looks like the change itself, until it takes over what is lower's.
+fn wear_looks(merged: &mut Side, new: &Side) -> std::io::Result<()> {
+    let (Some(to), Some(from), Some(meta)) = (&merged.file, &new.file, &new.meta) else { return Ok(()) };
+    file::copy_looks(from.as_fd(), meta, to.as_fd())?;
+    let meta = Meta::of(to.as_fd())?;
+    (merged.mode, merged.meta) = (meta.mode, Some(meta));
+    Ok(())
+}

@@ -1,0 +1,574 @@
+//! Names and listings: lower's, less what is hidden, plus what is in upper.
+
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
+
+use parking_lot::MutexGuard;
+
+use super::nodes::{Asked, NodeId};
+use super::uppers::DirsIn;
+use crate::model::{InodeKey, RelPath, Stamp};
+use crate::overlay::error::Context;
+use crate::overlay::outside::watch::{Holds, Watched};
+use crate::overlay::{Attributes, Error, Overlay, ROOT, Result, State};
+use crate::store::{Below, STATE_DIR_NAME, UpperId, What, is_temp_name};
+use crate::sys::file::{FileKind, Meta};
+use crate::sys::tree::DirEntry;
+
+/// Tries to list a directory while nothing lands; then nothing may land meanwhile.
+const UNLOCKED_LISTINGS_MAX: usize = 3;
+
+/// What a look at a name gives.
+#[derive(Clone, Copy, Debug)]
+pub enum Found {
+    Entry(Entry),
+    /// And for how long nothing is there.
+    Nothing(Holds),
+}
+
+/// What a name stands for.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    pub node: NodeId,
+    pub attributes: Attributes,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListEntry {
+    pub name: OsString,
+    pub inode: u64,
+    pub kind: FileKind,
+}
+
+/// Where a directory is, and what lower's looks like. While a directory is watched, two listings of it between which this
+/// has stayed the same, and no name was reported, are the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListingStamp {
+    /// What upper has in it goes by the path.
+    path: RelPath,
+    below: Option<Stamp>,
+}
+
+/// Where the view takes a path from.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::overlay) enum Origin {
+    Nothing,
+    Lower(Meta),
+    Upper(UpperId, Meta),
+    /// Lower has something that the view does not show.
+    Hidden(UpperId),
+}
+
+impl Origin {
+    /// What lower has, where that is what the view has.
+    pub fn stamp_below(&self) -> Option<Stamp> {
+        match self {
+            Self::Lower(meta) => Some(meta.stamp()),
+            Self::Nothing | Self::Upper(..) | Self::Hidden(_) => None,
+        }
+    }
+
+    /// Of what the view has.
+    pub fn kind(&self) -> Option<FileKind> {
+        match self {
+            Self::Lower(meta) | Self::Upper(_, meta) => Some(meta.kind),
+            Self::Nothing | Self::Hidden(_) => None,
+        }
+    }
+}
+
+/// The nodes from the root to a path, looked up as if by the kernel and forgotten when this is dropped.
+pub(in crate::overlay) struct Walked<'a> {
+    overlay: &'a Overlay,
+    /// Never empty: begins with the root.
+    nodes: Vec<NodeId>,
+}
+
+impl Walked<'_> {
+    pub fn node(&self) -> NodeId {
+        *self.nodes.last().expect("begins with the root")
+    }
+}
+
+impl Drop for Walked<'_> {
+    fn drop(&mut self) {
+        // The nodes that the kernel does not know live on as parents of those it does.
+        self.nodes.iter().skip(1).rev().for_each(|node| self.overlay.forget(*node, 1));
+    }
+}
+
+impl Overlay {
+    pub(in crate::overlay) fn walk(&self, path: &RelPath) -> Result<Walked<'_>> {
+        let mut walked = Walked { overlay: self, nodes: vec![ROOT] };
+        for name in path.components() {
+            let entry = self.look_up(walked.node(), name)?;
+            walked.nodes.push(entry.node);
+        }
+        Ok(walked)
+    }
+
+    /// The node of `parent`/`name`, which the kernel then knows until it forgets it, or for how long the name is missing.
+    pub fn find(&self, parent: NodeId, name: &OsStr) -> Result<Found> {
+        self.wait_for_release(|state| state.nodes.child(parent, name));
+        self.find_now(parent, name, Asked::ToLook)
+    }
+
+    /// The same for who may have an entry claimed that a release waits for, as who has just made what is there.
+    pub(in crate::overlay) fn look_up(&self, parent: NodeId, name: &OsStr) -> Result<Entry> {
+        match self.find_now(parent, name, Asked::ToChange)? {
+            Found::Entry(entry) => Ok(entry),
+            Found::Nothing(_) => Err(Error::Errno(libc::ENOENT)),
+        }
+    }
+
+    fn find_now(&self, parent: NodeId, name: &OsStr, asked: Asked) -> Result<Found> {
+        loop {
+            let watched = self.watch(parent);
+            let (path, epoch, known, itself) = {
+                let state = self.state.lock();
+                let known = state.nodes.child(parent, name);
+                let itself = known.and_then(|known| state.nodes.watch_of(known));
+                (state.nodes.child_path(parent, name)?, state.epoch, known, itself)
+            };
+            let Some(origin) = self.origin_in(&path, epoch)? else { continue };
+            let mut state = self.state.lock();
+            if state.epoch != epoch {
+                continue;
+            }
+            let entered = self.enter(&mut state, (parent, name, &path), &origin)?;
+            let mut left = Vec::new();
+            let found = match entered {
+                Some((node, meta)) => {
+                    state.nodes.looked_up(node);
+                    left = state.leave_former_names(node, (parent, name), &origin);
+                    state.nodes.note_told(node, &meta.stamp(), asked);
+                    let holds = state.holds(node, &meta, Watched { parent: watched, itself });
+                    Found::Entry(Entry { node, attributes: state.nodes.attributes(node, meta, holds) })
+                }
+                None => Found::Nothing(state.name_holds(parent, watched)),
+            };
+            drop(state);
+            if known.is_some() && known != entered.map(|(node, _)| node) {
+                // Not every look is one of the kernel's, which would know by the answer.
+                self.tell(|observer| observer.entry_changed(parent, name));
+            }
+            left.iter().for_each(|(parent, name)| self.tell_left(*parent, name));
+            return Ok(found);
+        }
+    }
+
+    /// What the view has at a path.
+    pub(in crate::overlay) fn origin(&self, path: &RelPath) -> Result<Origin> {
+        loop {
+            let epoch = self.state.lock().epoch;
+            if let Some(origin) = self.origin_in(path, epoch)? {
+                return Ok(origin);
+            }
+        }
+    }
+
+    /// What the view has at what is a path since `epoch`. None where that is no longer so: an upper file was let go of between
+    /// the look and the `stat`, or a directory above was renamed.
+    pub(in crate::overlay) fn origin_in(&self, path: &RelPath, epoch: u64) -> Result<Option<Origin>> {
+        match self.origin_now(path) {
+            Err(err) if err.code() == libc::ENOENT && self.state.lock().epoch != epoch => Ok(None),
+            origin => origin.map(Some),
+        }
+    }
+
+    fn origin_now(&self, path: &RelPath) -> Result<Origin> {
+        loop {
+            self.end_stand_ins(path)?;
+            match self.origin_there(path)? {
+                Origin::Nothing if self.stand_in(path)? => {}
+                origin => return Ok(origin),
+            }
+        }
+    }
+
+    fn origin_there(&self, path: &RelPath) -> Result<Origin> {
+        loop {
+            let (is_lowers, upper) = {
+                let state = self.state.lock();
+                match state.is_taken_from_lower(path) {
+                    true => (true, None),
+                    false => (false, state.uppers.at(path)),
+                }
+            };
+            if is_lowers {
+                return self.origin_below(path);
+            }
+            // In a directory that is held, whatever lower has there is not in the view's.
+            let Some(id) = upper else { return Ok(Origin::Nothing) };
+            match self.origin_of_upper(path, id) {
+                // It landed and was let go between the two looks: what it was is lower's now.
+                Err(err) if err.code() == libc::ENOENT && self.state.lock().uppers.at(path) != Some(id) => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// What has this very name. Another name of an inode that is being changed is lower's still: what happens to the
+    /// name happens to it, and the change stays with the name it was made under.
+    pub(in crate::overlay) fn origin_by_name(&self, path: &RelPath) -> Result<Origin> {
+        let origin = self.origin(path)?;
+        let is_alias = match &origin {
+            Origin::Upper(id, _) => self.state.lock().uppers.at(path) != Some(*id),
+            Origin::Nothing | Origin::Lower(_) | Origin::Hidden(_) => false,
+        };
+        if !is_alias {
+            return Ok(origin);
+        }
+        let below = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+        Ok(below.map_or(Origin::Nothing, Origin::Lower))
+    }
+
+    fn origin_of_upper(&self, path: &RelPath, id: UpperId) -> Result<Origin> {
+        let what = self.state.lock().uppers.get(id).map(|upper| upper.row.what.clone());
+        match what {
+            // Landed a moment ago, and lower has it.
+            None => self.origin_below(path),
+            Some(What::Whiteout) => Ok(Origin::Hidden(id)),
+            Some(What::File | What::Symlink | What::Dir | What::Node) => match self.upper_meta(path, id) {
+                Err(_) if self.is_let_go(id) => self.origin_below(path),
+                meta => Ok(Origin::Upper(id, meta?)),
+            },
+        }
+    }
+
+    pub(in crate::overlay) fn origin_below(&self, path: &RelPath) -> Result<Origin> {
+        match self.lower.stat(path).doing(|| format!("stat {path}"))? {
+            Some(meta) => self.origin_of_lower(path, meta),
+            None => Ok(Origin::Nothing),
+        }
+    }
+
+    /// The same where it is known what lower has.
+    pub(in crate::overlay) fn origin_of_lower(&self, path: &RelPath, meta: Meta) -> Result<Origin> {
+        if meta.is_dir() {
+            return Ok(Origin::Lower(self.with_held_dirs(path, meta)?));
+        }
+        if meta.links == 1 {
+            return Ok(Origin::Lower(meta));
+        }
+        let upper = self.state.lock().uppers.of_inode(&meta.stamp());
+        if let Some(id) = upper {
+            match self.upper_meta(path, id) {
+                Err(_) if self.is_let_go(id) => {}
+                meta => return Ok(Origin::Upper(id, meta?)),
+            }
+        }
+        Ok(Origin::Lower(self.as_linked(meta)))
+    }
+
+    /// What lower tells of a directory, which has a link for each directory in it: those of the view. File systems that do
+    /// not count them say 1.
+    fn with_held_dirs(&self, path: &RelPath, meta: Meta) -> Result<Meta> {
+        if meta.links < 2 {
+            return Ok(meta);
+        }
+        let DirsIn { made, mut hidden, perhaps_hidden } = self.state.lock().uppers.dirs_in(path);
+        for path in perhaps_hidden {
+            hidden += u32::from(self.has_dir_below(&path)?);
+        }
+        Ok(Meta { links: meta.links.saturating_add(made).saturating_sub(hidden).max(2), ..meta })
+    }
+
+    /// What lower tells of an inode, its links counted as the view has them: without the names that are held as deleted
+    /// or replaced.
+    pub(in crate::overlay) fn as_linked(&self, meta: Meta) -> Meta {
+        let taken = self.state.lock().uppers.names_taken(&meta.stamp());
+        Meta { links: meta.links.saturating_sub(taken), ..meta }
+    }
+
+    /// How many names lower has at most for an inode whose links are counted so: those that are held as deleted or replaced
+    /// as well.
+    pub(in crate::overlay) fn links_below(&self, meta: &Meta) -> u32 {
+        meta.links.saturating_add(self.state.lock().uppers.names_taken(&meta.stamp()))
+    }
+
+    /// Landed and evicted between two looks, as a release does at any moment: lower has what it was.
+    pub(in crate::overlay) fn is_let_go(&self, id: UpperId) -> bool {
+        self.state.lock().uppers.get(id).is_none()
+    }
+
+    /// The node of a name from now on, and what it looks like; none where nothing is.
+    fn enter(
+        &self,
+        state: &mut State,
+        (parent, name, path): (NodeId, &OsStr, &RelPath),
+        origin: &Origin,
+    ) -> Result<Option<(NodeId, Meta)>> {
+        let Some((meta, lower)) = self.inode_at(state, path, origin)? else {
+            match origin {
+                Origin::Nothing => state.nodes.lose_name(parent, name),
+                Origin::Hidden(_) | Origin::Lower(_) | Origin::Upper(..) => state.nodes.unname(parent, name),
+            }
+            return Ok(None);
+        };
+        let is_unknown = lower.is_none_or(|lower| state.nodes.of_lower(lower).is_none());
+        if let (Origin::Upper(id, _), true) = (origin, is_unknown) {
+            state.join_names(*id, parent, name);
+        }
+        match origin {
+            Origin::Lower(meta) => {
+                state.part_from_upper(parent, name, meta.key())?;
+            }
+            Origin::Upper(id, _) => state.join_again(*id, parent, name),
+            Origin::Nothing | Origin::Hidden(_) => {}
+        }
+        let node = state.nodes.resolve(parent, name, &meta, lower);
+        if matches!(origin, Origin::Lower(_)) {
+            state.nodes.note_first_shown(node, &meta.stamp());
+        }
+        Ok(Some((node, meta)))
+    }
+
+    /// What a path shows, and which lower inode that stands for.
+    pub(in crate::overlay) fn inode_at(
+        &self,
+        state: &State,
+        path: &RelPath,
+        origin: &Origin,
+    ) -> Result<Option<(Meta, Option<InodeKey>)>> {
+        Ok(match origin {
+            Origin::Nothing | Origin::Hidden(_) => None,
+            Origin::Lower(meta) => Some((*meta, Some(meta.key()))),
+            Origin::Upper(id, meta) => Some((*meta, self.shared_inode(state, path, *id)?)),
+        })
+    }
+
+    /// The lower inode of an entry that has several names below: all of them are one node, also where the name of the entry
+    /// itself leads elsewhere below by now.
+    fn shared_inode(&self, state: &State, path: &RelPath, id: UpperId) -> Result<Option<InodeKey>> {
+        let Some(row) = state.uppers.get(id).map(|upper| &upper.row) else { return Ok(None) };
+        let Below::Entry { stamp, links: 2.., .. } = row.base.below else { return Ok(None) };
+        if let Some(known) = state.nodes.known_inode(&stamp, self.births) {
+            return Ok(self.is_shared_with(state, (id, &stamp), known)?.then_some(known));
+        }
+        for path in [row.path(), path] {
+            let below = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+            if let Some(below) = below.filter(|below| self.births.are_one(&stamp, &below.stamp())) {
+                return Ok(Some(below.key()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether the node of a lower inode is the entry's, too: not where that is lower's last name, which lower shows.
+    fn is_shared_with(&self, state: &State, (id, stamp): (UpperId, &Stamp), key: InodeKey) -> Result<bool> {
+        let Some(node) = state.nodes.of_lower(key) else { return Ok(false) };
+        let paths = state.nodes.paths(node)?;
+        if paths.iter().any(|path| state.uppers.at(path) == Some(id)) {
+            return Ok(true);
+        }
+        for path in paths {
+            let below = self.lower.stat(&path).doing(|| format!("stat {path}"))?;
+            if below.is_some_and(|below| below.links > 1 && self.births.are_one(stamp, &below.stamp())) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    pub fn forget(&self, node: NodeId, lookups: u64) {
+        self.state.lock().nodes.forget(node, lookups);
+    }
+
+    /// A directory's entries in the view.
+    pub fn list(&self, dir: NodeId) -> Result<Vec<ListEntry>> {
+        let path = self.state.lock().nodes.path(dir)?;
+        let (below, state) = self.list_with_stand_ins(&path)?;
+        let mut entries: Vec<ListEntry> = below
+            .into_iter()
+            .filter(|entry| !is_reserved_name(&path, &entry.name))
+            .map(|entry| ListEntry { name: entry.name, inode: entry.inode, kind: entry.kind })
+            .collect();
+        let shadowed: std::collections::HashMap<&OsStr, UpperId> = state.uppers.in_dir(&path).collect();
+        entries.retain(|entry| !shadowed.contains_key(entry.name.as_os_str()));
+        for (name, id) in shadowed {
+            let what = state.uppers.get(id).map(|upper| upper.row.what.clone());
+            let kind = match what {
+                Some(What::File) => FileKind::Regular,
+                Some(What::Symlink) => FileKind::Symlink,
+                Some(What::Dir) => FileKind::Directory,
+                Some(What::Node) => self.store.upper_meta(id)?.kind,
+                Some(What::Whiteout) | None => continue,
+            };
+            entries.push(ListEntry { name: name.to_owned(), inode: 0, kind });
+        }
+        for entry in &mut entries {
+            if let Some(node) = state.nodes.child(dir, &entry.name) {
+                entry.inode = state.nodes.shown_inode(node);
+            }
+        }
+        Ok(entries)
+    }
+
+    /// None where names may come or go below unseen.
+    pub fn listing_stamp(&self, dir: NodeId) -> Option<ListingStamp> {
+        self.watch(dir)?;
+        let path = self.state.lock().nodes.path(dir).ok()?;
+        let below = self.lower.stat(&path).ok()?.map(|meta| meta.stamp());
+        Some(ListingStamp { path, below })
+    }
+
+    /// What is listed of lower, once upper has an entry for each directory that somebody removed and that something is held
+    /// in, where that can be.
+    fn list_with_stand_ins(&self, path: &RelPath) -> Result<(Vec<DirEntry>, MutexGuard<'_, State>)> {
+        for _ in 0..UNLOCKED_LISTINGS_MAX {
+            self.look_at_dir(path)?;
+            let (below, state) = self.list_below(path)?;
+            let mut removed = state.uppers.dirs_shown_in(path);
+            if !removed.is_empty() {
+                let names: HashSet<&OsStr> = below.iter().map(|entry| entry.name.as_os_str()).collect();
+                removed.retain(|dir| dir.name().is_some_and(|name| !names.contains(name)));
+            }
+            if removed.is_empty() {
+                return Ok((below, state));
+            }
+            drop(state);
+            let shown = removed.iter().map(|dir| self.stand_in(dir)).collect::<Result<Vec<_>>>()?;
+            if !shown.contains(&true) {
+                break;
+            }
+        }
+        self.list_below(path)
+    }
+
+    /// Lower's entries and the state they go with: what lands between the two looks would be in neither.
+    fn list_below(&self, path: &RelPath) -> Result<(Vec<DirEntry>, MutexGuard<'_, State>)> {
+        let list = |held: Option<UpperId>| match held.map_or_else(|| self.lower.list(path), |_| Ok(Vec::new())) {
+            Err(err) if err.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+            listed => listed.doing(|| format!("list {path}")),
+        };
+        for _ in 0..UNLOCKED_LISTINGS_MAX {
+            let (epoch, held) = {
+                let state = self.state.lock();
+                (state.epoch, state.uppers.held_dir(path))
+            };
+            let below = list(held)?;
+            let state = self.state.lock();
+            if state.epoch == epoch {
+                return Ok((below, state));
+            }
+        }
+        let state = self.state.lock();
+        Ok((list(state.uppers.held_dir(path))?, state))
+    }
+
+    /// The target of a symlink.
+    pub fn read_symlink(&self, node: NodeId) -> Result<OsString> {
+        self.check_asked_name(node)?;
+        let (path, upper) = {
+            let state = self.state.lock();
+            let path = state.nodes.path(node)?;
+            (path.clone(), state.uppers.at(&path))
+        };
+        match upper {
+            Some(id) => self.store.upper_place(id)?.read_symlink().doing(|| format!("read symlink {path}")),
+            None => match self.lower.place(&path)?.read_symlink() {
+                // Somebody has put something else there, or nothing: the kernel looks the name up anew.
+                Err(err) if matches!(err.raw_os_error(), Some(libc::EINVAL | libc::ENOENT)) => {
+                    Err(Error::Errno(libc::ESTALE))
+                }
+                read => read.doing(|| format!("read symlink {path}")),
+            },
+        }
+    }
+
+    /// The path of a node, for messages and for the control side.
+    pub fn path_of(&self, node: NodeId) -> Result<RelPath> {
+        self.state.lock().nodes.path(node)
+    }
+
+    /// Where the directory above a node is.
+    pub fn parent_of(&self, node: NodeId) -> NodeId {
+        let state = self.state.lock();
+        state.nodes.get(node).ok().and_then(|node| node.names.first().map(|name| name.parent)).unwrap_or(ROOT)
+    }
+}
+
+impl State {
+    /// Whether the view has at a path what lower has there, if that is anything.
+    pub(in crate::overlay) fn is_taken_from_lower(&self, path: &RelPath) -> bool {
+        !is_reserved(path) && self.uppers.at(path).is_none() && !self.uppers.is_in_held_dir(path)
+    }
+
+    /// A name that shows lower is none of a node that stands for an upper entry elsewhere: somebody has renamed the file
+    /// or its directory below, and what is written to the one must not reach the other. Whether it was one until now.
+    pub(in crate::overlay) fn part_from_upper(&mut self, parent: NodeId, name: &OsStr, key: InodeKey) -> Result<bool> {
+        let path = self.nodes.child_path(parent, name)?;
+        let child = self.nodes.child(parent, name);
+        let by_inode = self.nodes.of_lower(key).filter(|node| Some(*node) != child);
+        let mut parted = false;
+        for node in child.into_iter().chain(by_inode) {
+            let Some(id) = self.upper_elsewhere(node, &path) else { continue };
+            if child == Some(node) {
+                self.nodes.part_below(node, parent, name);
+                parted = true;
+            }
+            self.nodes.set_lower(node, None);
+            if let Some(upper) = self.uppers.get_mut(id) {
+                upper.strayed = Some(node);
+            }
+        }
+        Ok(parted)
+    }
+
+    /// The upper entry that a node stands for, where that is not at `path`.
+    pub(in crate::overlay) fn upper_elsewhere(&self, node: NodeId, path: &RelPath) -> Option<UpperId> {
+        if self.uppers.count() == 0 {
+            // As mostly, and each look at a name asks.
+            return None;
+        }
+        let is_elsewhere = |id: &UpperId| {
+            let row = self.uppers.get(*id).map(|upper| &upper.row);
+            row.is_some_and(|row| row.what != What::Whiteout && !row.names.contains(path))
+        };
+        let open = self.nodes.open_on(node).and_then(|open| open.upper());
+        open.filter(is_elsewhere).or_else(|| {
+            let paths = self.nodes.paths(node).unwrap_or_default();
+            paths.iter().filter_map(|path| self.uppers.at(path)).find(is_elsewhere)
+        })
+    }
+
+    /// Who had an entry open when its name came to show lower has it open by that name again.
+    fn join_again(&mut self, id: UpperId, parent: NodeId, name: &OsStr) {
+        if let Some(node) = self.node_strayed(id) {
+            self.nodes.name(node, parent, name);
+        }
+        if let Some(upper) = self.uppers.get_mut(id) {
+            upper.strayed = None;
+        }
+    }
+
+    /// The node by which somebody has an entry open that its names do not lead to.
+    pub(in crate::overlay) fn node_strayed(&self, id: UpperId) -> Option<NodeId> {
+        let node = self.uppers.get(id)?.strayed?;
+        self.nodes.open_on(node).filter(|open| open.upper() == Some(id)).map(|open| open.node)
+    }
+
+    /// All names of an entry are one node, also those that lower does not have yet, and further names of the inode that it is of.
+    fn join_names(&mut self, id: UpperId, parent: NodeId, name: &OsStr) {
+        let Some(names) = self.uppers.get(id).map(|upper| &upper.row.names) else { return };
+        let known: Vec<NodeId> = names.iter().filter_map(|name| self.nodes.file_at(name)).collect();
+        if let (None, Some(node)) = (self.nodes.child(parent, name), known.first()) {
+            self.nodes.name(*node, parent, name);
+        }
+    }
+}
+
+/// What the view never shows of lower: our state, and entries that are about to take a path.
+pub(in crate::overlay) fn is_reserved(path: &RelPath) -> bool {
+    path.parent().zip(path.name()).is_some_and(|(dir, name)| is_reserved_name(&dir, name))
+}
+
+/// Whether a path or a directory above it is.
+pub(in crate::overlay) fn is_within_reserved(path: &RelPath) -> bool {
+    path.components().next().is_some_and(|first| first == STATE_DIR_NAME) || path.components().any(is_temp_name)
+}
+
+fn is_reserved_name(dir: &RelPath, name: &OsStr) -> bool {
+    (dir.is_root() && name == STATE_DIR_NAME) || is_temp_name(name)
+}

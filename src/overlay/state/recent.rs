@@ -1,0 +1,131 @@
+//! What was known of paths a moment ago, kept true while we rename and touch them ourselves.
+//!
+//! It is known by path, and a file may have several: what we do to it by one of them is done under all. What is known of
+//! each is asked whether it is of that file as it was, for a name may have become another's meanwhile.
+
+use crate::model::{Digest, RelPath, Stamp};
+use crate::overlay::files::copy_up::same_content_stamp;
+use crate::overlay::judge::side::Side;
+use crate::overlay::names::carry::Move;
+use crate::overlay::{Overlay, Seen, State};
+use crate::sys::file::Meta;
+
+impl Overlay {
+    /// Whether lower has other content at `path` than when it was like `then`. Where only its ctime has moved, somebody may
+    /// have written and put the time of modification back: what is known of the content tells, if anything is.
+    pub(in crate::overlay) fn has_other_content(&self, path: &RelPath, then: &Stamp, present: &Side) -> bool {
+        let Some(now) = present.meta.map(|meta| meta.stamp()) else { return true };
+        if !same_content_stamp(then, &now) {
+            return true;
+        }
+        if then.ctime == now.ctime {
+            return false;
+        }
+        let known = self.state.lock().digest_known(path, then);
+        known.zip(present.bytes.as_ref()).is_some_and(|(known, bytes)| Digest::of(bytes) != known)
+    }
+}
+
+impl State {
+    /// What was seen at a path and landed there a moment ago is not there any more.
+    pub(in crate::overlay) fn forget_recent(&mut self, path: &RelPath) {
+        self.seen.remove(path);
+        self.forget_window(path);
+        self.sights.forget_within(path);
+    }
+
+    /// What is written at a path next is no part of what was written there before.
+    pub(in crate::overlay) fn forget_window(&mut self, path: &RelPath) {
+        self.windows.forget(path);
+        let node = self.nodes.at(path).filter(|node| self.nodes.open_on(*node).is_some());
+        node.into_iter().flat_map(|node| self.handles_on(node)).for_each(|handle| handle.begins_anew());
+    }
+
+    /// Lower's file at `path` was `before` and is `after` by our own doing, with the same content.
+    pub(in crate::overlay) fn touched(&mut self, path: &RelPath, before: &Stamp, after: &Meta) {
+        let stamp = after.stamp();
+        for path in [path.clone()].into_iter().chain(self.others_of(path, before, &stamp)) {
+            self.sights.unchanged(&path, before, &stamp);
+            if let Some(seen) = self.seen.get_mut(&path).filter(|seen| same_content_stamp(&seen.stamp, before)) {
+                seen.stamp = stamp;
+            }
+            self.windows.touched(&path, before, &stamp);
+            self.uppers.touched(&path, before, &stamp);
+        }
+        if let Some(node) = self.nodes.at(path) {
+            self.epoch += 1;
+            // Whoever is about to open it has looked at what it was.
+            let epoch = self.epoch;
+            self.nodes.open_on(node).into_iter().for_each(|open| open.changed_below(epoch));
+            self.nodes.note_shown(node, &stamp);
+            let handles = self.handles.values().filter(|handle| handle.node == node);
+            handles.for_each(|handle| handle.touched(before, &stamp));
+        }
+    }
+
+    /// What is known to be the content of what lower has at `path`, where that is like `then` but for what a new name or mode
+    /// changes.
+    pub(in crate::overlay) fn digest_known(&self, path: &RelPath, then: &Stamp) -> Option<Digest> {
+        self.seen.get(path).filter(|seen| same_content_stamp(&seen.stamp, then))?.digest
+    }
+
+    /// The other paths of lower's file at `path`, where that is after something of ours the file that it was before.
+    pub(in crate::overlay) fn others_of(&self, path: &RelPath, before: &Stamp, after: &Stamp) -> Vec<RelPath> {
+        match (before.device, before.inode) == (after.device, after.inode) {
+            true => self.nodes.other_paths(path),
+            false => Vec::new(),
+        }
+    }
+
+    /// Lower has `now` at a path by our own doing, where it had `before`.
+    pub(in crate::overlay) fn put_there(&mut self, path: &RelPath, before: Option<&Meta>, now: Seen) {
+        if let Some(before) = before.map(Meta::stamp) {
+            for other in self.others_of(path, &before, &now.stamp) {
+                if let Some(seen) = self.seen.get_mut(&other).filter(|seen| same_content_stamp(&seen.stamp, &before)) {
+                    *seen = now.clone();
+                }
+            }
+        }
+        self.seen.insert(path.clone(), now);
+    }
+
+    /// What was seen of a file and landed from it a moment ago is known of it under its new name.
+    pub(in crate::overlay) fn recent_moved(&mut self, from: &RelPath, to: &RelPath) {
+        self.seen_moved(from, to);
+        self.windows.moved(from, to);
+        self.sights.moved(&[Move { from, to }]);
+    }
+
+    /// The same of one that has its first name again.
+    pub(in crate::overlay) fn recent_put_back(&mut self, from: &RelPath, path: &RelPath) {
+        self.seen_moved(from, path);
+        self.windows.moved_back(from, path);
+        // What is left at the other name, if anything, is a copy of it.
+        self.sights.copied(from, path);
+    }
+
+    /// A rename of ours has moved the ctime of what was seen or opened, and nothing else: its content need not be looked at
+    /// for that.
+    pub(in crate::overlay) fn seen_renamed(&mut self, path: &RelPath, before: &Stamp, after: &Stamp) {
+        if let Some(seen) = self.seen.get_mut(path).filter(|seen| seen.stamp == *before) {
+            seen.stamp = *after;
+        }
+        let opened = self.handles.values().filter(|handle| handle.opened() == Some(*before));
+        opened.for_each(|handle| handle.touched(before, after));
+    }
+
+    fn seen_moved(&mut self, from: &RelPath, to: &RelPath) {
+        if let Some(seen) = self.seen.remove(from) {
+            self.seen.insert(to.clone(), seen);
+        }
+    }
+
+    /// Directories were renamed, and what was known a moment ago of the files in them is known of them there.
+    pub(in crate::overlay) fn recent_moved_dirs(&mut self, moves: &[Move<'_>]) {
+        self.windows.moved_dirs(moves);
+        self.sights.moved(moves);
+        let moved: Vec<_> = self.seen.keys().filter_map(|path| Some((path.clone(), Move::all(moves, path)?))).collect();
+        let seen: Vec<_> = moved.into_iter().filter_map(|(path, to)| Some((to, self.seen.remove(&path)?))).collect();
+        self.seen.extend(seen);
+    }
+}

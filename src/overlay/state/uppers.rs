@@ -1,0 +1,509 @@
+//! What the view takes from upper: each entry once, found by its id and by each of its names.
+//!
+//! Invariant: `by_name` has exactly the names in the entries' rows. `by_inode` has the entries whose lower inode has
+//! further names, under which the view must show the same content; `by_taken` those that stand for one name alone. Numbers
+//! come again: what is found by one counts if [`Births`] says that it is of the inode. `based_on` says under which number an
+//! entry is found in either. `by_change` has those whose row says that they are held. `counted` has those whose row says that
+//! they are, or may be, in the place of a directory or one themselves.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
+
+use super::nodes::NodeId;
+use crate::model::{Births, ChangeId, ChangeKind, Reason, RelPath, Stamp};
+use crate::overlay::files::copy_up::same_content_stamp;
+use crate::store::{Base, Below, Held, Kept, UpperId, UpperRow, What};
+
+#[derive(Debug)]
+pub(in crate::overlay) struct Upper {
+    pub row: UpperRow,
+    /// Written since it was last judged.
+    pub dirty: bool,
+    pub recorded: Recorded,
+    /// Being judged or reviewed: nobody else may touch it.
+    pub busy: bool,
+    /// How many wait to judge it themselves.
+    pub awaited: usize,
+    /// An fsync was asked for of this content: what lands it must be durable, also once more under another name.
+    pub synced: bool,
+    /// Lower had changed between the open and the copy-up: whoever wrote had seen something else.
+    pub moved_on: bool,
+    /// What rules for programs say of who wrote it since it was last judged.
+    pub because: Vec<Reason>,
+    /// Its file is about to be kept as a backup: nobody writes to it until that is done or given up.
+    pub given_away: bool,
+    /// It could not be judged when its writer was done, and nobody will come for it.
+    pub left: bool,
+    /// It was renamed here from this path of lower, which goes when this lands.
+    pub takes_along: Option<(RelPath, Stamp)>,
+    /// The node by which somebody may have it open though its names do not lead there: a directory was renamed below.
+    pub strayed: Option<NodeId>,
+    /// What git would call the content that is held under this id. Asked for by each `status`.
+    pub blob: Option<(ChangeId, gix::ObjectId)>,
+}
+
+/// What the database tells of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::overlay) enum Recorded {
+    /// Nothing yet.
+    Nothing,
+    Row,
+    /// Nothing any more, until the next write through a handle still open: lower has its content.
+    Landed,
+}
+
+impl Upper {
+    /// Lower has its content; it stays only for who has it open.
+    pub fn is_landed(&self) -> bool {
+        self.recorded == Recorded::Landed && !self.dirty
+    }
+
+    pub fn has_row(&self) -> bool {
+        self.recorded == Recorded::Row
+    }
+
+    /// A directory that somebody removed below, and that the view goes on having for what is held in it.
+    pub fn is_stand_in(&self) -> bool {
+        let is_external = |held: &Held| held.reasons.contains(&Reason::External);
+        self.row.what == What::Dir && self.row.held.as_ref().is_some_and(is_external)
+    }
+
+    /// Its row once lower has `after` in the place of `before`; none where it is based on something else.
+    fn on_copy(&self, before: &Stamp, after: &Stamp) -> Option<UpperRow> {
+        let mut row = self.row.clone();
+        match &mut row.base.below {
+            Below::Entry { stamp, .. } if same_content_stamp(stamp, before) => *stamp = *after,
+            Below::Entry { .. } | Below::Nothing => return None,
+        }
+        Some(row)
+    }
+
+    fn takes_one_name_of(&self, inode: &Stamp, births: Births) -> bool {
+        matches!(self.row.base.below, Below::Entry { stamp, links: 0 | 1, .. } if births.may_be_one(stamp.key(), inode.key()))
+    }
+
+    fn is_of(&self, inode: &Stamp, births: Births) -> bool {
+        matches!(self.row.base.below, Below::Entry { stamp, .. } if births.are_one(&stamp, inode))
+    }
+}
+
+/// Directories in one directory that the view and lower do not have in common.
+#[derive(Default)]
+pub(in crate::overlay) struct DirsIn {
+    /// How many the view has and lower has not.
+    pub made: u32,
+    /// How many of lower's the view shows nothing of.
+    pub hidden: u32,
+    /// Where the view has a file or symlink, and lower a directory if it has none with content that this is compared with.
+    pub perhaps_hidden: Vec<RelPath>,
+}
+
+/// What an entry is to [`DirsIn`].
+#[derive(Clone, Copy)]
+enum Counts {
+    Made,
+    Hidden,
+    /// Unless it has landed.
+    PerhapsHidden,
+}
+
+impl Counts {
+    fn of(row: &UpperRow) -> Option<Self> {
+        let is_structure = row.held.as_ref().is_some_and(|held| held.kind == ChangeKind::Structure);
+        let has_bare_base = row.base.below != Below::Nothing && row.base.content.is_none();
+        match row.what {
+            What::Dir if is_structure => Some(Self::Made),
+            What::Whiteout if is_structure => Some(Self::Hidden),
+            What::File | What::Symlink if has_bare_base => Some(Self::PerhapsHidden),
+            What::Dir | What::Whiteout | What::File | What::Symlink | What::Node => None,
+        }
+    }
+}
+
+/// The entries in one directory that [`DirsIn`] tells of.
+#[derive(Default)]
+struct Counted {
+    made: HashSet<UpperId>,
+    hidden: HashSet<UpperId>,
+    perhaps_hidden: HashSet<UpperId>,
+}
+
+impl Counted {
+    fn of(&mut self, counts: Counts) -> &mut HashSet<UpperId> {
+        match counts {
+            Counts::Made => &mut self.made,
+            Counts::Hidden => &mut self.hidden,
+            Counts::PerhapsHidden => &mut self.perhaps_hidden,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.made.is_empty() && self.hidden.is_empty() && self.perhaps_hidden.is_empty()
+    }
+}
+
+/// The same by directory: the kernel asks how many links one has after each change in it, however many entries that has.
+#[derive(Default)]
+struct CountedIn(HashMap<RelPath, Counted>);
+
+impl CountedIn {
+    fn note(&mut self, row: &UpperRow) {
+        let Some(counts) = Counts::of(row) else { return };
+        for dir in row.names.iter().filter_map(RelPath::parent) {
+            self.0.entry(dir).or_default().of(counts).insert(row.id);
+        }
+    }
+
+    fn forget(&mut self, row: &UpperRow) {
+        let Some(counts) = Counts::of(row) else { return };
+        for dir in row.names.iter().filter_map(RelPath::parent) {
+            let Some(counted) = self.0.get_mut(&dir) else { continue };
+            counted.of(counts).remove(&row.id);
+            if counted.is_empty() {
+                self.0.remove(&dir);
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+pub(in crate::overlay) struct Uppers {
+    entries: HashMap<UpperId, Upper>,
+    /// Directory, then name: a directory's entries are read and moved together.
+    by_name: BTreeMap<RelPath, BTreeMap<OsString, UpperId>>,
+    by_inode: HashMap<(u64, u64), Vec<UpperId>>,
+    by_taken: HashMap<(u64, u64), Vec<UpperId>>,
+    based_on: HashMap<UpperId, (u64, u64)>,
+    /// In their order: those that begin alike follow each other.
+    by_change: BTreeMap<ChangeId, UpperId>,
+    counted: CountedIn,
+    /// How many directories there are among them: mostly none, and then nobody need look for one.
+    dirs: usize,
+    births: Births,
+}
+
+impl Uppers {
+    pub fn new(births: Births) -> Self {
+        Self { births, ..Self::default() }
+    }
+
+    pub fn get(&self, id: UpperId) -> Option<&Upper> {
+        self.entries.get(&id)
+    }
+
+    /// What its row says of names, of its base and of what it waits as is changed by [`Self::set_row`], [`Self::set_base`],
+    /// [`Self::set_landed`] and [`Self::held_no_more`] only.
+    pub fn get_mut(&mut self, id: UpperId) -> Option<&mut Upper> {
+        self.entries.get_mut(&id)
+    }
+
+    pub fn count(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Upper> {
+        self.entries.values()
+    }
+
+    pub fn at(&self, path: &RelPath) -> Option<UpperId> {
+        self.by_name.get(&path.parent()?)?.get(path.name()?).copied()
+    }
+
+    /// The change that waits at a path.
+    pub fn held_at(&self, path: &RelPath) -> Option<&Held> {
+        self.get(self.at(path)?)?.row.held.as_ref()
+    }
+
+    /// A directory whose removal waits only for what is held as deleted in it.
+    pub fn hidden_for_contents(&self, path: &RelPath) -> Option<&ChangeId> {
+        let row = &self.get(self.at(path)?)?.row;
+        let held = row.held.as_ref().filter(|_| row.removes_dir())?;
+        (held.reasons == [Reason::Parent]).then_some(&held.id)
+    }
+
+    /// The entry that stands for a lower inode with several names.
+    pub fn of_inode(&self, inode: &Stamp) -> Option<UpperId> {
+        let mut ids = self.by_inode.get(&number(inode))?.iter().rev();
+        ids.find(|id| self.get(**id).is_some_and(|upper| upper.is_of(inode, self.births))).copied()
+    }
+
+    /// How many names of a lower inode stand for something else in the view, or for nothing.
+    pub fn names_taken(&self, inode: &Stamp) -> u32 {
+        let ids = self.by_taken.get(&number(inode)).into_iter().flatten();
+        // What has landed since is based on another inode.
+        let taken = ids.filter(|id| self.get(**id).is_some_and(|upper| upper.takes_one_name_of(inode, self.births)));
+        u32::try_from(taken.count()).unwrap_or(u32::MAX)
+    }
+
+    /// What stands for one name alone of a file that was written in place by another, and is `after` now, with that
+    /// content: it takes that name as it is, whatever the file has become by our own doing. Gives what the database shall
+    /// know of it.
+    pub fn taken_as_written(&mut self, before: &Stamp, after: &Stamp, content: Option<Kept>) -> Vec<UpperRow> {
+        let takers = self.by_taken.get(&number(before)).filter(|_| self.births.may_be_one(before.key(), after.key()));
+        let mut rows = Vec::new();
+        for id in takers.into_iter().flatten() {
+            if let Some(upper) = self.entries.get_mut(id)
+                && let Below::Entry { stamp, .. } = &mut upper.row.base.below
+                && same_content_stamp(stamp, before)
+            {
+                *stamp = *after;
+                upper.row.base.found = content;
+                rows.extend(upper.has_row().then(|| upper.row.clone()));
+            }
+        }
+        rows
+    }
+
+    /// What lower has at a path was `before` and is `after` by our own doing, with the same content.
+    pub fn touched(&mut self, path: &RelPath, before: &Stamp, after: &Stamp) {
+        if let Some(row) = self.upper_at(path).and_then(|upper| upper.on_copy(before, after)) {
+            self.set_row(row);
+        }
+    }
+
+    /// What the database shall know then of the entry there.
+    pub fn saved_on_copy(&self, path: &RelPath, before: &Stamp, after: &Stamp) -> Vec<UpperRow> {
+        let saved = self.upper_at(path).filter(|upper| upper.has_row());
+        saved.and_then(|upper| upper.on_copy(before, after)).into_iter().collect()
+    }
+
+    fn upper_at(&self, path: &RelPath) -> Option<&Upper> {
+        self.get(self.at(path)?)
+    }
+
+    pub fn in_dir(&self, dir: &RelPath) -> impl Iterator<Item = (&OsStr, UpperId)> {
+        self.by_name.get(dir).into_iter().flatten().map(|(name, id)| (name.as_os_str(), *id))
+    }
+
+    /// The entry of a directory that lower does not have.
+    pub fn held_dir(&self, path: &RelPath) -> Option<UpperId> {
+        if self.dirs == 0 {
+            return None;
+        }
+        self.at(path).filter(|id| self.get(*id).is_some_and(|upper| upper.row.what == What::Dir))
+    }
+
+    /// Whether such a directory is above `path`.
+    pub fn is_in_held_dir(&self, path: &RelPath) -> bool {
+        self.dirs > 0 && self.held_dirs_above(path).next().is_some()
+    }
+
+    pub fn held_dirs_above(&self, path: &RelPath) -> impl Iterator<Item = UpperId> {
+        std::iter::successors(path.parent(), RelPath::parent).filter_map(|dir| self.held_dir(&dir))
+    }
+
+    /// The same where it stands in for one that somebody removed.
+    pub fn stand_in_at(&self, path: &RelPath) -> Option<&Upper> {
+        self.get(self.held_dir(path)?).filter(|upper| upper.is_stand_in())
+    }
+
+    /// Those at and above `path`, the outermost first. What is in any other held directory is not lower's at all.
+    pub fn stand_ins_to(&self, path: &RelPath) -> Vec<RelPath> {
+        if self.dirs == 0 {
+            return Vec::new();
+        }
+        let mut dirs: Vec<RelPath> = std::iter::successors(Some(path.clone()), RelPath::parent).collect();
+        dirs.retain(|dir| self.held_dir(dir).is_some());
+        dirs.reverse();
+        dirs.into_iter().take_while(|dir| self.stand_in_at(dir).is_some()).collect()
+    }
+
+    /// Whether there is any entry below `dir`.
+    pub fn has_within(&self, dir: &RelPath) -> bool {
+        self.by_name.range(dir.clone()..).next().is_some_and(|(above, _)| above.is_within(dir))
+    }
+
+    /// What of upper shows below `dir`, but for directories that are there for the sake of that alone.
+    pub fn shown_within(&self, dir: &RelPath) -> impl Iterator<Item = &Upper> {
+        let below = self.by_name.range(dir.clone()..).take_while(|(above, _)| above.is_within(dir));
+        let uppers = below.flat_map(|(_, names)| names.values()).filter_map(|id| self.get(*id));
+        uppers.filter(|upper| upper.row.what != What::Whiteout && !upper.is_landed() && !upper.is_stand_in())
+    }
+
+    pub fn shows_within(&self, dir: &RelPath) -> bool {
+        self.shown_within(dir).next().is_some()
+    }
+
+    /// Directories in `dir` that upper has no entry of, and something within that shows.
+    pub fn dirs_shown_in(&self, dir: &RelPath) -> Vec<RelPath> {
+        let depth = dir.components().count();
+        let mut dirs: Vec<RelPath> = Vec::new();
+        let below = self.by_name.range(dir.clone()..).take_while(|(above, _)| above.is_within(dir));
+        for (above, _) in below {
+            // All of one follow each other.
+            if dirs.last().is_none_or(|last| !above.is_within(last)) {
+                dirs.extend(above.components().nth(depth).and_then(|name| dir.join(name).ok()));
+            }
+        }
+        dirs.retain(|dir| self.at(dir).is_none() && self.shows_within(dir));
+        dirs
+    }
+
+    pub fn dirs_in(&self, dir: &RelPath) -> DirsIn {
+        let Some(Counted { made, hidden, perhaps_hidden }) = self.counted.0.get(dir) else { return DirsIn::default() };
+        let uppers = perhaps_hidden.iter().filter_map(|id| self.get(*id)).filter(|upper| !upper.is_landed());
+        let names = uppers.flat_map(|upper| &upper.row.names).filter(|name| name.parent().as_ref() == Some(dir));
+        let count = |ids: &HashSet<UpperId>| u32::try_from(ids.len()).unwrap_or(u32::MAX);
+        DirsIn { made: count(made), hidden: count(hidden), perhaps_hidden: names.cloned().collect() }
+    }
+
+    /// Whether anything but what is `going` needs the directory that lower has at `path`: it is a change of that, or shows in
+    /// it. What is held as deleted in a directory needs none.
+    pub fn need_dir(&self, path: &RelPath, going: &HashSet<UpperId>) -> bool {
+        let is_changed = self.at(path).is_some_and(|id| !going.contains(&id));
+        is_changed || self.shown_within(path).any(|upper| !going.contains(&upper.row.id))
+    }
+
+    /// Entries at or below `path`.
+    pub fn within(&self, path: &RelPath) -> Vec<UpperId> {
+        let below = self.by_name.range(path.clone()..).take_while(|(dir, _)| dir.is_within(path));
+        let mut ids: Vec<UpperId> = below.flat_map(|(_, names)| names.values().copied()).chain(self.at(path)).collect();
+        ids.sort();
+        ids.dedup();
+        ids
+    }
+
+    /// An entry the database already has.
+    pub fn restore(&mut self, row: UpperRow) {
+        self.insert(Upper { dirty: row.held.is_none(), ..Upper::written(row) });
+    }
+
+    pub fn insert(&mut self, upper: Upper) {
+        let id = upper.row.id;
+        for name in &upper.row.names {
+            self.put_name(name, id);
+        }
+        self.note_base(id, upper.row.base.below);
+        self.note_held(&upper.row);
+        self.counted.note(&upper.row);
+        self.dirs += usize::from(upper.row.what == What::Dir);
+        self.entries.insert(id, upper);
+    }
+
+    fn note_base(&mut self, id: UpperId, below: Below) {
+        let Below::Entry { stamp, links, .. } = below else { return };
+        let inode = number(&stamp);
+        self.based_on.insert(id, inode);
+        let found_by = match links {
+            0 | 1 => &mut self.by_taken,
+            _ => &mut self.by_inode,
+        };
+        found_by.entry(inode).or_default().push(id);
+    }
+
+    pub fn remove(&mut self, id: UpperId) -> Option<Upper> {
+        let upper = self.entries.remove(&id)?;
+        self.forget_held(upper.row.held.as_ref(), id);
+        self.counted.forget(&upper.row);
+        self.dirs -= usize::from(upper.row.what == What::Dir);
+        upper.row.names.iter().for_each(|name| self.take_name(name, id));
+        if let Some(inode) = self.based_on.remove(&id) {
+            self.forget_inode(inode, id);
+        }
+        Some(upper)
+    }
+
+    fn note_held(&mut self, row: &UpperRow) {
+        if let Some(held) = &row.held {
+            self.by_change.insert(held.id.clone(), row.id);
+        }
+    }
+
+    /// The entry waits for nobody any more.
+    pub fn held_no_more(&mut self, id: UpperId) {
+        let Some(upper) = self.entries.get_mut(&id) else { return };
+        self.counted.forget(&upper.row);
+        let held = upper.row.held.take();
+        self.counted.note(&upper.row);
+        self.forget_held(held.as_ref(), id);
+    }
+
+    /// What the entry is judged against from now on. Its inode goes on being found under the number it had.
+    pub fn set_base(&mut self, id: UpperId, base: Base) {
+        let Some(upper) = self.entries.get_mut(&id) else { return };
+        self.counted.forget(&upper.row);
+        upper.row.base = base;
+        self.counted.note(&upper.row);
+    }
+
+    /// The same of one whose content lower has: names that were to be made are lower's by now, and what is written next shows
+    /// under all of the inode.
+    pub fn set_landed(&mut self, id: UpperId, base: Base) {
+        self.set_base(id, base);
+        let row = self.get(id).map(|upper| &upper.row).filter(|row| !row.further_names().is_empty());
+        let Some(mut row) = row.cloned() else { return };
+        row.names.truncate(1);
+        if let Below::Entry { links, .. } = &mut row.base.below {
+            *links = (*links).max(2);
+        }
+        self.set_row(row);
+    }
+
+    fn forget_held(&mut self, held: Option<&Held>, id: UpperId) {
+        // What takes an entry's place may have taken its change over already.
+        if let Some(held) = held.filter(|held| self.by_change.get(&held.id) == Some(&id)) {
+            self.by_change.remove(&held.id);
+        }
+    }
+
+    fn forget_inode(&mut self, inode: (u64, u64), id: UpperId) {
+        for found_by in [&mut self.by_inode, &mut self.by_taken] {
+            let Some(ids) = found_by.get_mut(&inode) else { continue };
+            ids.retain(|found| *found != id);
+            if ids.is_empty() {
+                found_by.remove(&inode);
+            }
+        }
+    }
+
+    /// The entry as it is called, based and held from now on.
+    pub fn set_row(&mut self, row: UpperRow) {
+        let Some(upper) = self.entries.get_mut(&row.id) else { return };
+        let old = std::mem::replace(&mut upper.row, row.clone());
+        self.forget_held(old.held.as_ref(), row.id);
+        self.note_held(&row);
+        self.counted.forget(&old);
+        self.counted.note(&row);
+        old.names.iter().for_each(|name| self.take_name(name, row.id));
+        row.names.iter().for_each(|name| self.put_name(name, row.id));
+        if old.base.below != row.base.below {
+            if let Some(inode) = self.based_on.remove(&row.id) {
+                self.forget_inode(inode, row.id);
+            }
+            self.note_base(row.id, row.base.below);
+        }
+    }
+
+    pub fn by_id(&self, id: &ChangeId) -> Option<UpperId> {
+        self.by_change.get(id).copied()
+    }
+
+    /// Whether the id of a change begins with these digits, other than that of `own`.
+    pub fn has_change(&self, digits: &ChangeId, own: UpperId) -> bool {
+        let mut alike =
+            self.by_change.range(digits.clone()..).take_while(|(id, _)| id.as_str().starts_with(digits.as_str()));
+        alike.any(|(_, upper)| *upper != own)
+    }
+
+    fn put_name(&mut self, path: &RelPath, id: UpperId) {
+        if let (Some(dir), Some(name)) = (path.parent(), path.name()) {
+            self.by_name.entry(dir).or_default().insert(name.to_owned(), id);
+        }
+    }
+
+    fn take_name(&mut self, path: &RelPath, id: UpperId) {
+        let (Some(dir), Some(name)) = (path.parent(), path.name()) else { return };
+        if let Some(names) = self.by_name.get_mut(&dir) {
+            if names.get(name) == Some(&id) {
+                names.remove(name);
+            }
+            if names.is_empty() {
+                self.by_name.remove(&dir);
+            }
+        }
+    }
+}
+
+fn number(inode: &Stamp) -> (u64, u64) {
+    (inode.device, inode.inode)
+}

@@ -1,0 +1,239 @@
+//! Undoing what became of attributes: modes, owners, times and extended attributes are what they were again.
+//!
+//! One call below for each, and then their record: what cannot be recorded is taken back.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+
+use rustix::fs::XattrFlags;
+
+use super::{UndoHow, already, not_undone, structure_outcome, undone_event};
+use crate::model::{OperationId, RelPath, Timestamp};
+use crate::overlay::files::xattrs::is_privileged;
+use crate::overlay::review::{Reviewed, failed, refused_at};
+use crate::overlay::{Error, Overlay, Result};
+use crate::protocol::{ErrorCode, Outcome};
+use crate::store::{Effect, Epilogue, EventDraft, Operation, PathEffect};
+use crate::sys::OFlags;
+use crate::sys::file::{self, FileKind, Meta, SET_ID};
+use crate::sys::tree::{Place, is_absent};
+use crate::sys::xattr;
+
+/// The attributes that an operation has changed, as they are to be or as they are.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Looks {
+    mode: Option<u32>,
+    owner: Option<(u32, u32)>,
+    /// Of last access and modification.
+    times: Option<(Timestamp, Timestamp)>,
+    /// None where there is no such attribute.
+    xattrs: Vec<(OsString, Option<Vec<u8>>)>,
+}
+
+/// By what the attributes of an entry come to the disk.
+enum ToSync {
+    Inode(File),
+    FileSystem(OwnedFd),
+}
+
+impl ToSync {
+    /// FIFOs, sockets and devices are not opened: who waits for the other end of a pipe would go on. They, symlinks, and what
+    /// its mode keeps its owner from reading come to the disk with all that is beside them.
+    fn of(kind: FileKind, place: &Place, fd: BorrowedFd<'_>) -> io::Result<Self> {
+        let opened = match kind {
+            FileKind::Regular | FileKind::Directory => file::reopen(fd, OFlags::RDONLY | OFlags::NONBLOCK),
+            FileKind::Symlink | FileKind::Fifo | FileKind::Socket | FileKind::CharDevice | FileKind::BlockDevice => {
+                return place.open_dir().map(Self::FileSystem);
+            }
+        };
+        match opened {
+            Err(err) if err.raw_os_error() == Some(libc::EACCES) => place.open_dir().map(Self::FileSystem),
+            opened => opened.map(Self::Inode),
+        }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        match self {
+            Self::Inode(file) => file.sync_all(),
+            Self::FileSystem(dir) => Ok(rustix::fs::syncfs(dir)?),
+        }
+    }
+}
+
+/// Whether an effect is one on attributes.
+pub(super) fn is_on_attributes(effect: &Effect) -> bool {
+    matches!(effect, Effect::Mode { .. } | Effect::Owner { .. } | Effect::Times { .. } | Effect::Xattr { .. })
+}
+
+impl Overlay {
+    pub(super) fn undo_attributes(&self, operation: &Operation, how: &UndoHow) -> Reviewed<Vec<Outcome>> {
+        let done = &operation.effects[0];
+        let path = &done.path;
+        self.check_may_land(path, &how.review.by)?;
+        let (place, fd) = self.find_to_dress(path)?;
+        let now = Meta::of(fd.as_fd()).map_err(|err| failed(path, &err.into()))?;
+        self.check_is_same(done, &now, operation)?;
+        self.check_may_rewrite(path, Some(&now), &how.review.by)?;
+        self.check_may_dress(path, &now, operation, &how.permits)?;
+        let (mut wanted, mut found) = (Looks::default(), Looks::default());
+        for effect in operation.effects.iter().filter_map(|done| self.grantable(&done.effect, &now)) {
+            let is_changed = wanted.add(&mut found, &effect, &now, fd.as_fd()).map_err(|err| failed(path, &err))?;
+            if is_changed && !how.force {
+                return Err(refused_at(path, ErrorCode::Conflict, "its attributes were changed since"));
+            }
+        }
+        if wanted == Looks::default() {
+            return Err(already(operation));
+        }
+        let mut outcome = structure_outcome(path);
+        if how.review.dry_run {
+            return Ok(vec![outcome]);
+        }
+        let effects = wanted.effects(&found).into_iter().map(|effect| PathEffect::on(path, effect, Some(&now)));
+        let event = undone_event(self, path, operation, how).doing(effects);
+        let set_back = self.set_back(path, (&place, fd.as_fd()), &now, (&wanted, &found), event);
+        let (undone, to_sync) = set_back.map_err(|err| not_undone(path, &err))?;
+        if let Err(err) = self.dress_held(path, &now) {
+            log::error!("{path} has its attributes again, and what is held over it does not: {err}");
+        }
+        self.tell_content_changed(path);
+        self.durable(path, to_sync.sync().map_err(Error::from)).map_err(|err| failed(path, &err))?;
+        outcome.operation = undone.map(|undone| undone.to_string());
+        Ok(vec![outcome])
+    }
+
+    /// What stands at a path, to be looked at, and where.
+    fn find_to_dress(&self, path: &RelPath) -> Reviewed<(Place, OwnedFd)> {
+        let found = self.lower.place(path).and_then(|place| Ok((place.open(OFlags::PATH)?, place)));
+        match found {
+            Err(err) if is_absent(&err) => Err(refused_at(path, ErrorCode::Conflict, "it is not there any more")),
+            found => found.map(|(fd, place)| (place, fd)).map_err(|err| failed(path, &err.into())),
+        }
+    }
+
+    /// The part of a reversal that may be granted. Since then somebody may have written the file who could not have had these
+    /// rights for it, so they do not come back (SPEC §6).
+    fn grantable(&self, effect: &Effect, now: &Meta) -> Option<Effect> {
+        match effect {
+            Effect::Mode { before, after } if now.is_file() && !self.grants.suid => {
+                // As far as they are, they stay.
+                let before = before & !SET_ID | now.mode & SET_ID;
+                Some(Effect::Mode { before, after: *after })
+            }
+            Effect::Xattr { name, .. } if is_privileged(OsStr::from_bytes(name)) && !self.grants.all() => None,
+            other => Some(other.clone()),
+        }
+    }
+
+    /// Gives an entry that looks like `now` the attributes `wanted` instead of those it was `found` with. Gives what is to be
+    /// synced as well, opened before: after it nothing but the disk may be in the way.
+    fn set_back(
+        &self,
+        path: &RelPath,
+        (place, fd): (&Place, BorrowedFd<'_>),
+        now: &Meta,
+        (wanted, found): (&Looks, &Looks),
+        event: EventDraft,
+    ) -> Result<(Option<OperationId>, ToSync)> {
+        self.store.open_log()?;
+        let to_sync = ToSync::of(now.kind, place, fd)?;
+        let record = || Ok(self.store.record_operation(&Epilogue { events: vec![event], ..Epilogue::default() })?);
+        let undone = match wanted.give(place, fd).and_then(|()| record()) {
+            Ok(undone) => undone,
+            Err(err) => {
+                found.give(place, fd)?;
+                return Err(err);
+            }
+        };
+        self.state.lock().touched(path, &now.stamp(), &Meta::of(fd)?);
+        Ok((undone, to_sync))
+    }
+
+    /// What waits over an entry that was `found` at a path shows the attributes that this has again, but for its own, and
+    /// the database knows what it waits over.
+    fn dress_held(&self, path: &RelPath, found: &Meta) -> Result<()> {
+        let held = {
+            let state = self.state.lock();
+            state.uppers.at(path).or_else(|| state.uppers.of_inode(&found.stamp()))
+        };
+        let Some(id) = held else { return Ok(()) };
+        let (row, claimed) = match self.claim(id) {
+            // It landed meanwhile, or was dropped.
+            Err(err) if err.code() == libc::ESTALE => return Ok(()),
+            taken => taken?,
+        };
+        self.take_looks_below(&row, &mut self.row_side(&row)?, &self.present_side(path)?)?;
+        if let Some(upper) = self.state.lock().uppers.get(id).filter(|upper| upper.has_row()) {
+            self.store.save_upper(&upper.row)?;
+        }
+        drop(claimed);
+        // It may have landed just before; our claim kept its entry from being let go of then.
+        self.evict(id);
+        Ok(())
+    }
+}
+
+impl Looks {
+    /// What reverses an effect, and as what it is `found`; nothing where it is as before. Whether somebody else has changed
+    /// it since.
+    fn add(&mut self, found: &mut Self, effect: &Effect, now: &Meta, fd: BorrowedFd<'_>) -> Result<bool> {
+        let is_changed = |is_before: bool, is_after: bool| !is_before && !is_after;
+        Ok(match effect {
+            Effect::Mode { before, after } if *before != now.mode => {
+                (self.mode, found.mode) = (Some(*before), Some(now.mode));
+                is_changed(false, *after == now.mode)
+            }
+            Effect::Owner { before, after } if *before != (now.uid, now.gid) => {
+                (self.owner, found.owner) = (Some(*before), Some((now.uid, now.gid)));
+                is_changed(false, *after == (now.uid, now.gid))
+            }
+            Effect::Times { before, after } if *before != (now.atime, now.mtime) => {
+                (self.times, found.times) = (Some(*before), Some((now.atime, now.mtime)));
+                // Who only reads it moves the time of last access.
+                is_changed(before.1 == now.mtime, after.1 == now.mtime)
+            }
+            Effect::Xattr { name, before, after } => {
+                let name = OsStr::from_bytes(name);
+                let value = xattr::find(fd, name)?;
+                let changed = is_changed(value == *before, value == *after);
+                if value != *before {
+                    self.xattrs.push((name.to_owned(), before.clone()));
+                    found.xattrs.push((name.to_owned(), value));
+                }
+                changed
+            }
+            _ => false,
+        })
+    }
+
+    /// By which it becomes so, from what it was `found` as.
+    fn effects(&self, found: &Self) -> Vec<Effect> {
+        let mode = found.mode.zip(self.mode).map(|(before, after)| Effect::Mode { before, after });
+        let owner = found.owner.zip(self.owner).map(|(before, after)| Effect::Owner { before, after });
+        let times = found.times.zip(self.times).map(|(before, after)| Effect::Times { before, after });
+        let xattrs = found.xattrs.iter().zip(&self.xattrs).map(|((name, before), (_, after))| Effect::Xattr {
+            name: name.as_bytes().to_vec(),
+            before: before.clone(),
+            after: after.clone(),
+        });
+        xattrs.chain(owner).chain(mode).chain(times).collect()
+    }
+
+    /// An access list changes the mode, and a new owner takes set-id bits away: these first.
+    fn give(&self, place: &Place, fd: BorrowedFd<'_>) -> Result<()> {
+        for (name, value) in &self.xattrs {
+            match value {
+                Some(value) => xattr::set(fd, name, value, XattrFlags::empty())?,
+                None if xattr::find(fd, name)?.is_some() => xattr::remove(fd, name)?,
+                None => {}
+            }
+        }
+        self.owner.map_or(Ok(()), |(uid, gid)| place.set_owner(Some(uid), Some(gid)))?;
+        self.mode.map_or(Ok(()), |mode| file::set_mode(fd, mode))?;
+        let times = self.times.map(|(access, change)| (file::to_timespec(access), file::to_timespec(change)));
+        Ok(times.map_or(Ok(()), |(access, change)| place.set_times(access, change))?)
+    }
+}

@@ -1,0 +1,440 @@
+//! Held again: changes that were discarded come back to the view as they were, under their ids. What was added to one and
+//! not closed came along: that is another change, with an id of its own.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use rustix::fs::XattrFlags;
+
+use super::restore::{Coming, Plan};
+use super::{UndoHow, undone_event};
+use crate::model::{BackupKind, ChangeId, RelPath, Stamp, Timestamp, Xattr};
+use crate::overlay::error::Context;
+use crate::overlay::files::copy_up::same_content_stamp;
+use crate::overlay::files::handles::Backing;
+use crate::overlay::judge::compare;
+use crate::overlay::judge::hold::held_id;
+use crate::overlay::judge::side::Side;
+use crate::overlay::review::discard::discarded_for;
+use crate::overlay::review::{Reviewed, failed, refused_at};
+use crate::overlay::state::uppers::Upper;
+use crate::overlay::{Error, Overlay, Result, State};
+use crate::protocol::{Action as Done, Also, Counts, ErrorCode, Outcome};
+use crate::store::{
+    self, Below, Effect, Epilogue, Fate, Landing, NewUpper, Operation, PathEffect, UpperId, UpperRow, Version, What,
+};
+use crate::sys::file::{self, FileKind, Meta};
+use crate::sys::xattr;
+
+/// One change on its way back into the view.
+pub(super) struct Returning<'a> {
+    pub row: &'a UpperRow,
+    content: Option<&'a Version>,
+    /// Those of its own.
+    xattrs: &'a [Xattr],
+    /// What lower has at its path.
+    below: Option<Meta>,
+    instead: Option<Instead>,
+}
+
+/// What is held in the place of a change: the rest of it, some hunks of which were discarded, or the whole that it is the
+/// rest of. The two change places.
+#[derive(Clone)]
+struct Instead {
+    upper: UpperId,
+    id: ChangeId,
+}
+
+/// The same, with its content in upper again: that goes unless it is held.
+pub(super) struct Returned<'a> {
+    row: UpperRow,
+    below: Option<Meta>,
+    content: Option<Content<'a>>,
+    instead: Option<Instead>,
+    /// The id that it went under: it may come back under another.
+    went_as: Option<&'a ChangeId>,
+}
+
+/// What stands in upper for it.
+struct Content<'a> {
+    new: NewUpper<'a>,
+    /// Of a file: what its readers go on with.
+    file: Option<File>,
+}
+
+/// What is held again, and the entries whose place it took.
+pub(super) struct HeldAgain {
+    pub rows: Vec<UpperRow>,
+    pub gone: Vec<UpperId>,
+}
+
+impl Returned<'_> {
+    pub fn path(&self) -> &RelPath {
+        self.row.path()
+    }
+
+    /// The entry whose place it takes.
+    pub fn instead(&self) -> Option<UpperId> {
+        Some(self.instead.as_ref()?.upper)
+    }
+}
+
+impl Overlay {
+    /// What an operation discarded and is not held again yet. A change whose base has gone since would hide what came after
+    /// it: it is refused, unless somebody insists, or the base comes back by the same `plan`.
+    pub(super) fn returning<'a>(
+        &self,
+        operation: &'a Operation,
+        plan: &Plan<'_>,
+        how: &UndoHow,
+    ) -> Reviewed<Vec<Returning<'a>>> {
+        let mut returning = Vec::new();
+        for PathEffect { path, effect, .. } in &operation.effects {
+            let Effect::Discarded { row, content, xattrs, instead } = effect else { continue };
+            if !comes_with_its_dir(path, operation) {
+                self.check_way(path)?;
+            }
+            let returned = self.returning_one(row, (content.as_ref(), instead.as_ref()), plan, how)?;
+            returning.extend(returned.map(|one| Returning { xattrs, ..one }));
+        }
+        Ok(returning)
+    }
+
+    pub(super) fn tell_returned(&self, again: HeldAgain) {
+        again.rows.iter().flat_map(|row| &row.names).for_each(|name| self.tell_content_changed(name));
+        again.gone.into_iter().for_each(|gone| self.store.drop_upper_file(gone));
+    }
+
+    /// None where it is held again already.
+    fn returning_one<'a>(
+        &self,
+        row: &'a UpperRow,
+        (content, instead): (Option<&'a Version>, Option<&ChangeId>),
+        plan: &Plan<'_>,
+        how: &UndoHow,
+    ) -> Reviewed<Option<Returning<'a>>> {
+        let path = row.path();
+        let (there, is_anothers) = {
+            let state = self.state.lock();
+            let there = row.names.iter().find_map(|name| state.uppers.at(name));
+            let held = |id| state.uppers.get(id).and_then(|upper| upper.row.held.as_ref()).map(|held| held.id.clone());
+            let is_live = row.held.as_ref().is_some_and(|held| state.uppers.by_id(&held.id).is_some());
+            (there.map(|upper| (upper, held(upper))), is_live)
+        };
+        let instead = match (there, &row.held) {
+            (None, _) => None,
+            (Some((_, Some(now))), Some(then)) if now == then.id => return Ok(None),
+            (Some((upper, Some(id))), _) if instead == Some(&id) => Some(Instead { upper, id }),
+            (Some(_), _) => {
+                return Err(refused_at(path, ErrorCode::Conflict, "something else is held or being written there"));
+            }
+        };
+        if is_anothers {
+            // What somebody has looked at under an id is all that it may mean.
+            return Err(refused_at(
+                path,
+                ErrorCode::Conflict,
+                "its id stands for another change by now: decide about that",
+            ));
+        }
+        let below = self.lower.stat(path).map_err(|err| failed(path, &err.into()))?;
+        let coming = plan.coming(path);
+        let stands = match &coming {
+            Some(coming) => stands_on(row, coming),
+            None => self.stands(row, below.as_ref()).map_err(|err| failed(path, &err))?,
+        };
+        if !stands && !how.force {
+            let why = "the project has something else there since it was discarded; --force holds it all the same";
+            return Err(refused_at(path, ErrorCode::Conflict, why));
+        }
+        if !self.has_base(row, stands).map_err(|err| failed(path, &err))? {
+            let why = "what it was based on is not kept any more";
+            return Err(refused_at(path, ErrorCode::Conflict, why));
+        }
+        if row.what == What::Node {
+            return Err(refused_at(path, ErrorCode::Conflict, "a FIFO, socket or device does not come back"));
+        }
+        if row.what == What::Whiteout && !coming.map_or(below.is_some(), |coming| coming.exists) {
+            return Err(refused_at(path, ErrorCode::Conflict, "there is nothing there any more to be deleted"));
+        }
+        Ok(Some(Returning { row, content, xattrs: &[], below, instead }))
+    }
+
+    /// Whether lower has what the change was based on.
+    fn stands(&self, row: &UpperRow, below: Option<&Meta>) -> Result<bool> {
+        match (&row.base.below, below) {
+            (Below::Nothing, None) => Ok(true),
+            (Below::Nothing, Some(_)) | (Below::Entry { .. }, None) => Ok(false),
+            // What is in it is other entries' matter.
+            (Below::Entry { stamp, .. }, Some(meta)) if meta.is_dir() => Ok(is_inode(stamp, meta)),
+            (Below::Entry { stamp, .. }, Some(meta)) if *stamp == meta.stamp() => Ok(true),
+            (Below::Entry { .. }, Some(_)) => {
+                let mut present = self.present_side(row.path())?;
+                let content = present.kept().doing(|| format!("hash {}", row.path()))?;
+                Ok(content.is_some() && content == row.base.content_below())
+            }
+        }
+    }
+
+    /// Whether what it is compared with is kept, or is going to be: what lower has is, where the change `stands` on that.
+    fn has_base(&self, row: &UpperRow, stands: bool) -> Result<bool> {
+        let Some(base) = row.base.content else { return Ok(true) };
+        let is_below = stands && row.base.below != Below::Nothing && row.base.content_below() == Some(base);
+        Ok(is_below || self.store.content_file(base.digest)?.is_some())
+    }
+
+    /// Its content as an upper entry, on disk.
+    pub(super) fn bring_back<'a>(&'a self, returning: &Returning<'a>) -> Result<Returned<'a>> {
+        let Returning { row, content, xattrs, below, instead } = returning;
+        let path = row.path();
+        let went_as = row.held.as_ref().map(|held| &held.id);
+        let doing = || format!("bring back {path}");
+        let now = store::now_millis();
+        let held = row.held.clone().map(|held| store::Held { renewed: now, ..held });
+        let mut row = UpperRow { held, ..(*row).clone() };
+        if let Some(looks) = &mut row.looks {
+            // Of what is not its own it gets lower's.
+            looks.as_of = Timestamp::default();
+        }
+        let new = match (&row.what, *content) {
+            (What::Whiteout, _) => None,
+            (What::Dir, Some(version)) => {
+                Some(Content { new: self.make_upper_dir(version).doing_in(doing)?, file: None })
+            }
+            (What::File | What::Symlink, Some(version)) => {
+                let gone = || std::io::Error::from(std::io::ErrorKind::NotFound);
+                let kept = version.content.map(|kept| self.store.content_file(kept.digest)).transpose()?.flatten();
+                let kept = kept.ok_or_else(gone).doing(doing)?;
+                Some(self.write_upper(&kept, (version, xattrs), &row.what).doing_in(doing)?)
+            }
+            (What::Dir | What::Node | What::File | What::Symlink, _) => return Err(Error::Errno(libc::ENOENT)),
+        };
+        row.id = new.as_ref().map_or_else(|| self.store.reserve_upper(), |content| content.new.id());
+        if let (Some(version), Some(file)) = (content, new.as_ref().and_then(|content| content.file.as_ref())) {
+            row = self.held_as_kept(row, version, file)?;
+        }
+        // The base may have been let go of with the change.
+        self.keep_to_compare(&self.present_side(path)?)?;
+        Ok(Returned { row, below: *below, content: new, instead: instead.clone(), went_as })
+    }
+
+    /// What was written to it and not judged when it went has come along: it waits under the id of what it is.
+    fn held_as_kept(&self, row: UpperRow, version: &Version, file: &File) -> Result<UpperRow> {
+        let (Some(held), Some(kept)) = (&row.held, version.content) else { return Ok(row) };
+        if held.new == Some(kept.digest) {
+            return Ok(row);
+        }
+        let held = held.clone();
+        let (old, new) = (self.shown_old(&row)?, Side::of_file(file.try_clone()?)?);
+        let has_lines = compare::facts(&old, &new).measure.is_some();
+        self.held_with(row, held, kept.digest, has_lines.then(|| (old.text(), new.text())))
+    }
+
+    fn make_upper_dir(&self, version: &Version) -> Result<NewUpper<'_>> {
+        let new = self.store.create_upper_node(FileKind::Directory, 0)?;
+        let place = self.store.upper_place(new.id())?;
+        place.set_owner(Some(version.uid), Some(version.gid))?;
+        place.set_mode(version.mode)?;
+        place.set_times(file::to_timespec(version.mtime), file::to_timespec(version.mtime))?;
+        place.sync_dir()?;
+        Ok(new)
+    }
+
+    fn write_upper(&self, content: &File, (version, xattrs): (&Version, &[Xattr]), what: &What) -> Result<Content<'_>> {
+        use std::os::unix::ffi::OsStrExt;
+        let owner = (Some(version.uid), Some(version.gid));
+        if *what == What::Symlink {
+            let target = file::read_all(content)?;
+            let new = self.store.create_upper_symlink(std::ffi::OsStr::from_bytes(&target))?;
+            let place = self.store.upper_place(new.id())?;
+            place.set_owner(owner.0, owner.1)?;
+            place.set_times(file::to_timespec(version.mtime), file::to_timespec(version.mtime))?;
+            place.sync_dir()?;
+            return Ok(Content { new, file: None });
+        }
+        let upper = self.store.create_upper(version.mode)?;
+        let fd = upper.file.as_fd();
+        file::copy_content(content, &upper.file)?;
+        file::set_owner(fd, owner.0, owner.1)?;
+        for (name, value) in xattrs {
+            xattr::set(fd, std::ffi::OsStr::from_bytes(name), value, XattrFlags::empty())?;
+        }
+        // Last: a list changes the bits of the group.
+        file::set_mode(fd, file::mode_beside_list(version.mode, version.group, Some(&upper.file))?)?;
+        file::set_times(fd, file::to_timespec(version.mtime), file::to_timespec(version.mtime))?;
+        upper.file.sync_all()?;
+        self.store.upper_place(upper.new.id())?.sync_dir()?;
+        Ok(Content { new: upper.new, file: Some(upper.file) })
+    }
+
+    /// Has a landing hold them when it is done, and keep what they take the place of.
+    pub(super) fn stage_returned(
+        &self,
+        returned: &[Returned<'_>],
+        (operation, how): (&Operation, &UndoHow),
+        landing: &mut Landing<'_>,
+        epilogue: &mut Epilogue,
+    ) -> Result<()> {
+        for Returned { row, instead, went_as, .. } in returned {
+            let path = row.path();
+            let id = held_id(row)?;
+            let superseded = |went: &ChangeId| (went.clone(), path.clone(), Fate::Superseded { by: id.clone() });
+            epilogue.verdicts.extend(went_as.filter(|went| **went != id).map(superseded));
+            let event = undone_event(self, path, operation, how).with(|event| event.id = Some(id.to_string()));
+            let effect = match instead {
+                None => Effect::HeldAgain { id },
+                Some(instead) => {
+                    epilogue.drop.push(instead.upper);
+                    epilogue.verdicts.push(superseded(&instead.id));
+                    self.stage_replaced(instead.upper, id, how, landing)?
+                }
+            };
+            epilogue.events.push(event.doing([PathEffect::new(path, effect)]));
+            epilogue.save.push(row.clone());
+        }
+        Ok(())
+    }
+
+    /// Keeps, as a backup, the change that is held here in the place of `by`, which supersedes it. Gives the effect by which an
+    /// undo brings it back.
+    fn stage_replaced(&self, id: UpperId, by: ChangeId, how: &UndoHow, landing: &mut Landing<'_>) -> Result<Effect> {
+        let row = self.state.lock().uppers.get(id).map(|upper| upper.row.clone()).ok_or(Error::Errno(libc::EBUSY))?;
+        let side = self.row_side(&row)?;
+        let content =
+            side.stage(&self.store)?.ok_or(Error::Internal("what is to be held again instead has no content"))?;
+        let backup = self.backup_there(row.path(), &side, &content, BackupKind::Discarded, &how.review.by);
+        let effect = discarded_for(Some(by), &row, &side, Some(content.digest))?;
+        landing.keep(content, backup);
+        Ok(effect)
+    }
+
+    /// Whether something else has come where they are to be held, or to what they are held over.
+    pub(super) fn is_crossed(&self, state: &State, returned: &[Returned<'_>]) -> Result<bool> {
+        for one in returned {
+            let now = self.lower.stat(one.row.path()).doing(|| format!("stat {}", one.row.path()))?;
+            if !is_same(one.below.as_ref(), now.as_ref()) || state.is_taken(one) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Says what was being done when one of several steps failed.
+trait DoingIn<T> {
+    fn doing_in(self, what: impl FnOnce() -> String) -> Result<T>;
+}
+
+impl<T> DoingIn<T> for Result<T> {
+    fn doing_in(self, what: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|err| match err {
+            Error::Errno(errno) => Error::Io { doing: what(), cause: std::io::Error::from_raw_os_error(errno) },
+            other => other,
+        })
+    }
+}
+
+impl State {
+    /// Whether something else is where it is to be held.
+    fn is_taken(&self, one: &Returned<'_>) -> bool {
+        let stands = |instead: &Instead| {
+            let upper = self.uppers.get(instead.upper).filter(|upper| !upper.dirty && !upper.busy);
+            upper.is_some_and(|upper| upper.row.held.as_ref().is_some_and(|held| held.id == instead.id))
+        };
+        let is_gone = one.instead.as_ref().is_some_and(|instead| !stands(instead));
+        is_gone || one.row.names.iter().any(|name| self.uppers.at(name) != one.instead())
+    }
+
+    /// It is held again, over what the same landing has `put` there, if anything. It is claimed: until that is recorded
+    /// nobody else may end it.
+    pub(super) fn returned(&mut self, one: Returned<'_>, put: Option<Meta>) -> UpperRow {
+        let Returned { mut row, below, content, instead, .. } = one;
+        self.epoch += 1;
+        if let Some(instead) = instead {
+            self.uppers.remove(instead.upper);
+        }
+        if let Some(meta) = put {
+            row.base.below = Below::of(Some(&meta));
+        }
+        match (&row.what, below) {
+            (What::Whiteout, Some(was)) => {
+                self.note_taken(row.path());
+                self.unnamed_at(row.path(), &was);
+            }
+            // Held over one name of a file: the others go on as they are, and this is none of them any more.
+            (What::File, Some(was)) if was.links > 1 && !row.base.is_shared() => self.nodes.unname_path(row.path()),
+            (What::File | What::Symlink | What::Whiteout | What::Dir | What::Node, _) => {}
+        }
+        self.uppers.insert(Upper { dirty: false, busy: true, ..Upper::written(row.clone()) });
+        if let Some(Content { new, file }) = content {
+            self.read_on_in(row.path(), new.keep(), file);
+        }
+        row
+    }
+
+    /// Who has a file open goes on with what is held of it now, and writes there.
+    fn read_on_in(&mut self, path: &RelPath, id: UpperId, file: Option<File>) {
+        let returned = self.returned_to(path);
+        let (Some(file), Some(node)) = (file, self.nodes.at(path)) else { return };
+        self.nodes.set_lower(node, None);
+        let open = self.nodes.open_on(node).filter(|open| !open.backing().is_orphan());
+        if let Some(open) = returned.as_ref().or(open) {
+            open.set_backing(Backing::Upper(id, Arc::new(file)));
+        }
+    }
+}
+
+/// What is told of one that is held again.
+pub(super) fn outcome(row: &UpperRow) -> Outcome {
+    let mut outcome = Outcome::new(Done::Held, row.path().clone());
+    outcome.also = Also(row.further_names().to_vec());
+    if let Some(held) = &row.held {
+        outcome.id = Some(held.id.clone());
+        outcome.kind = Some(held.kind);
+        outcome.counts = Some(Counts::of(held.insertions, held.deletions, held.old_lines));
+    }
+    outcome
+}
+
+/// What is told once they are held again: with what was kept of what they took the place of.
+pub(super) fn note_backups(returning: &[Returning<'_>], outcomes: &mut [Outcome], names: &[String]) {
+    let replacing = returning.iter().zip(outcomes).filter(|(one, _)| one.instead.is_some());
+    for ((_, outcome), name) in replacing.zip(names) {
+        outcome.backup = Some(name.clone());
+    }
+}
+
+/// Whether a change is based on what is about to come where it was.
+fn stands_on(row: &UpperRow, coming: &Coming) -> bool {
+    match (&row.base.below, coming.exists) {
+        (Below::Nothing, exists) => !exists,
+        (Below::Entry { .. }, false) => false,
+        (Below::Entry { stamp, .. }, true) => {
+            let as_judged = coming.content.is_some() && coming.content == row.base.content;
+            // It may have been judged against something older than what it was held over.
+            as_judged || coming.looks == Some((stamp.size, stamp.mtime))
+        }
+    }
+}
+
+/// Whether the directory of a path is held again with it: lower need not have it.
+fn comes_with_its_dir(path: &RelPath, operation: &Operation) -> bool {
+    operation.effects.iter().any(|done| match &done.effect {
+        Effect::Discarded { row, .. } => row.what == What::Dir && done.path != *path && path.is_within(&done.path),
+        _ => false,
+    })
+}
+
+fn is_same(then: Option<&Meta>, now: Option<&Meta>) -> bool {
+    match (then, now) {
+        (None, None) => true,
+        (Some(then), Some(now)) if now.is_dir() => is_inode(&then.stamp(), now),
+        (Some(then), Some(now)) => same_content_stamp(&then.stamp(), &now.stamp()),
+        (None, Some(_)) | (Some(_), None) => false,
+    }
+}
+
+fn is_inode(stamp: &Stamp, meta: &Meta) -> bool {
+    (stamp.device, stamp.inode) == (meta.device, meta.inode)
+}

@@ -1,0 +1,603 @@
+//! Contents and directories as an operation found them: planned without the lock, and then part of a landing
+//! ([`super::contents`]).
+//!
+//! What was edited since is merged where that can be done, as a confirm merges (SPEC §9); else it is refused, or taken for
+//! a backup when somebody insists.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use parking_lot::MutexGuard;
+
+use super::{UndoHow, structure_outcome, undone_event};
+use crate::model::{BackupKind, ChangeKind, RelPath, Timestamp};
+use crate::overlay::error::Context;
+use crate::overlay::files::handles::Handle;
+use crate::overlay::judge::flush::WAIT_FOR_RELEASES;
+use crate::overlay::judge::land::{Replacement, content_effect};
+use crate::overlay::judge::side::Side;
+use crate::overlay::review::merge::edited_since;
+use crate::overlay::review::{Reviewed, failed, refused_at};
+use crate::overlay::{Error, Overlay, Result, State};
+use crate::protocol::{Action as Done, ErrorBody, ErrorCode, Note, Outcome};
+use crate::store::{
+    self, Anchor, AnchorState, Applied, Base, Below, DirLooks, Effect, Epilogue, Kept, Known, Landing, NewContent,
+    NodeLooks, Operation, PathEffect, UpperId, UpperRow, Version,
+};
+use crate::sys::file::{self, FileKind, Meta};
+use crate::sys::process;
+
+/// A refusal names so many paths beside the first.
+const OTHERS_NAMED: usize = 10;
+
+/// What an operation did to one file or symlink, the other way round.
+struct Reversal<'a> {
+    path: &'a RelPath,
+    wanted: Option<&'a Version>,
+    left: Left<'a>,
+    shared: bool,
+    /// All that the operation did.
+    effects: &'a [PathEffect],
+}
+
+/// What the operation left at a path.
+enum Left<'a> {
+    Content(Option<&'a Version>),
+    /// One more name of what is at this path.
+    Link(&'a RelPath),
+}
+
+/// One file or symlink on its way back. Its sides are open only while it is staged, but for what was merged, which has no
+/// other place.
+struct Restoring<'a> {
+    path: &'a RelPath,
+    reversal: Reversal<'a>,
+    present: Side,
+    new: Side,
+    base: Base,
+    merged: bool,
+    backup: Option<Kept>,
+}
+
+/// What a file is going to be: the kept content, where it is known beforehand.
+pub(super) struct Coming {
+    pub exists: bool,
+    pub content: Option<Kept>,
+    /// The size and time that it had.
+    pub looks: Option<(u64, Timestamp)>,
+}
+
+/// All of an operation that concerns contents, on its way back.
+#[derive(Default)]
+pub(super) struct Plan<'a> {
+    /// Parents first.
+    dirs_made: Vec<(&'a RelPath, DirLooks)>,
+    files: Vec<Restoring<'a>>,
+    /// FIFOs, sockets and devices that come back.
+    specials_made: Vec<(&'a RelPath, NodeLooks)>,
+    specials_removed: Vec<(&'a RelPath, Meta)>,
+    dirs_removed: Vec<&'a RelPath>,
+}
+
+impl Overlay {
+    /// The last that was done is the first that is undone. Of what is `dropping` nothing will be in the way.
+    pub(super) fn plan<'a>(
+        &self,
+        effects: &'a [PathEffect],
+        dropping: &HashSet<UpperId>,
+        how: &UndoHow,
+    ) -> Reviewed<Plan<'a>> {
+        let mut plan = Plan::default();
+        let mut refusals = Vec::new();
+        for PathEffect { path, effect, .. } in effects.iter().rev() {
+            let reversal = match effect {
+                // Those are held again, or dropped.
+                Effect::Discarded { .. } | Effect::HeldAgain { .. } => continue,
+                Effect::DirRemoved(looks) => {
+                    let is_missing = self.is_missing(path, FileKind::Directory, dropping, how)?;
+                    plan.dirs_made.extend(is_missing.then_some((path, *looks)));
+                    continue;
+                }
+                Effect::SpecialRemoved(looks) => {
+                    let is_missing = self.is_missing(path, looks.kind, dropping, how)?;
+                    plan.specials_made.extend(is_missing.then_some((path, *looks)));
+                    continue;
+                }
+                Effect::DirMade => {
+                    plan.dirs_removed.extend(self.is_removable(path, &plan, dropping, how)?.then_some(path));
+                    continue;
+                }
+                Effect::SpecialMade => {
+                    plan.specials_removed.extend(self.special_to_remove(path, how)?.map(|meta| (path, meta)));
+                    continue;
+                }
+                Effect::Content { before, after, shared } => {
+                    let left = Left::Content(after.as_ref());
+                    Reversal { path, wanted: before.as_ref(), left, shared: *shared, effects }
+                }
+                Effect::Linked { of } => Reversal { path, wanted: None, left: Left::Link(of), shared: false, effects },
+                _ => return Err(refused_at(path, ErrorCode::Conflict, "it was done with more than can be undone")),
+            };
+            match self.reverse(reversal, dropping, how) {
+                Ok(restoring) => plan.files.extend(restoring),
+                Err(refusal) => refusals.push(refusal),
+            }
+        }
+        plan.dirs_made.sort_by_key(|(dir, _)| *dir);
+        match refusals.is_empty() {
+            true => Ok(plan),
+            false => Err(all_of(refusals)),
+        }
+    }
+
+    /// Whether something without content, of this kind, is to be made again.
+    fn is_missing(&self, path: &RelPath, kind: FileKind, dropping: &HashSet<UpperId>, how: &UndoHow) -> Reviewed<bool> {
+        match self.lower.stat(path).map_err(|err| failed(path, &err.into()))? {
+            None => {
+                self.check_may_come_or_go(path, None, how)?;
+                self.check_would_show(path, dropping)?;
+                self.check_way(path).map(|()| true)
+            }
+            Some(meta) if meta.kind == kind => Ok(false),
+            Some(_) => {
+                let why = format!("something else has taken the {}'s place", kind.name());
+                Err(refused_at(path, ErrorCode::Conflict, &why))
+            }
+        }
+    }
+
+    /// An entry without content, which may be `there`.
+    fn check_may_come_or_go(&self, path: &RelPath, there: Option<&Meta>, how: &UndoHow) -> Reviewed<()> {
+        self.check_may_land(path, &how.review.by)?;
+        self.check_may_change_entry(path, there, &how.permits)
+    }
+
+    /// What stands where a FIFO, socket or device came, if that is one.
+    fn special_to_remove(&self, path: &RelPath, how: &UndoHow) -> Reviewed<Option<Meta>> {
+        let meta = self.lower.stat(path).map_err(|err| failed(path, &err.into()))?;
+        let Some(special) = meta.filter(|meta| meta.kind.is_special()) else { return Ok(None) };
+        self.check_may_come_or_go(path, Some(&special), how).map(|()| Some(special))
+    }
+
+    /// A directory that came with what goes now. One with something else in it stays, and one in which somebody writes.
+    fn is_removable(
+        &self,
+        path: &RelPath,
+        plan: &Plan<'_>,
+        dropping: &HashSet<UpperId>,
+        how: &UndoHow,
+    ) -> Reviewed<bool> {
+        let Some(meta) = self.lower.stat(path).map_err(|err| failed(path, &err.into()))? else { return Ok(false) };
+        let is_needed = |state: &State| state.uppers.need_dir(path, dropping) || state.written_within(path).is_some();
+        if !meta.is_dir() || is_needed(&self.state.lock()) {
+            return Ok(false);
+        }
+        let entries = self.lower.list(path).map_err(|err| failed(path, &err.into()))?;
+        let files = plan.files.iter().filter(|file| !file.new.exists()).map(|file| file.path);
+        let specials = plan.specials_removed.iter().map(|(path, _)| *path);
+        let going: HashSet<&RelPath> = files.chain(specials).chain(plan.dirs_removed.iter().copied()).collect();
+        let is_empty = entries.iter().all(|entry| path.join(&entry.name).is_ok_and(|entry| going.contains(&entry)));
+        if is_empty {
+            self.check_may_come_or_go(path, Some(&meta), how)?;
+        }
+        Ok(is_empty)
+    }
+
+    /// None where it is as it was already.
+    fn reverse<'a>(
+        &self,
+        reversal: Reversal<'a>,
+        dropping: &HashSet<UpperId>,
+        how: &UndoHow,
+    ) -> Reviewed<Option<Restoring<'a>>> {
+        let path = reversal.path;
+        let fault = |err: Error| failed(path, &err);
+        self.check_may_land(path, &how.review.by)?;
+        self.check_not_open(path)?;
+        let mut present = self.present_side(path).map_err(fault)?;
+        if !matches!(present.kind, None | Some(FileKind::Regular | FileKind::Symlink)) {
+            return Err(refused_at(path, ErrorCode::Conflict, "it is not a file any more"));
+        }
+        if reversal.shared {
+            self.check_may_rewrite(path, present.meta.as_ref(), &how.review.by)?;
+        }
+        let keeps_looks = has_looks_back(&reversal, &present).map_err(|err| failed(path, &err.into()))?;
+        if self.is_as(reversal.wanted, &mut present).map_err(fault)? && keeps_looks {
+            return Ok(None);
+        }
+        let stays = reversal.wanted.is_some_and(|wanted| !wanted.content.is_some_and(|kept| kept.symlink));
+        self.check_may_replace(path, &present, (stays, keeps_looks), &how.permits)?;
+        let as_left = match &reversal.left {
+            Left::Content(left) => self.is_as(*left, &mut present).map_err(fault)?,
+            Left::Link(of) => self.is_link_of(&present, of).map_err(fault)?,
+        };
+        if reversal.wanted.is_some() {
+            self.check_would_show(path, dropping)?;
+            self.check_way(path)?;
+        }
+        let mut new = match reversal.wanted {
+            Some(wanted) => self.bare_side_of(&reversal, wanted)?,
+            None => Side::default(),
+        };
+        let mut merged = false;
+        if !as_left && !how.review.dry_run {
+            self.tell_external(path);
+        }
+        if !as_left && !how.force {
+            (new, merged) = (self.merge_back(&reversal, new, &present)?, true);
+        }
+        // One name of several goes back with the others, if they went along.
+        let links = if reversal.shared { 2 } else { 1 };
+        let below = |meta: Meta| Below::Entry { stamp: meta.stamp(), mode: meta.mode, links };
+        let base = Base::of(present.meta.map_or(Below::Nothing, below));
+        let mut restoring = Restoring { path, reversal, present, new, base, merged, backup: None };
+        restoring.close();
+        Ok(Some(restoring))
+    }
+
+    /// Opens what was closed since it was looked at, if it still is what it was, and makes what is to be there.
+    fn dress(&self, file: &mut Restoring<'_>) -> Result<()> {
+        let path = file.path;
+        if file.present.is_file() {
+            let conflict = || store::Error::Conflict { path: path.to_string() };
+            file.present = file.present.reopened(self.present_side(path)?).ok_or_else(conflict)?;
+        }
+        if let Some(wanted) = file.reversal.wanted.filter(|_| !file.merged) {
+            let gone = Error::Errno(libc::ESTALE);
+            file.new = self.side_of(&file.reversal, wanted, &file.present)?.ok_or(gone)?;
+        }
+        Ok(())
+    }
+
+    fn is_as(&self, version: Option<&Version>, present: &mut Side) -> Result<bool> {
+        let Some(version) = version else { return Ok(!present.exists()) };
+        let Some(meta) = present.meta else { return Ok(false) };
+        match version.content {
+            Some(_) if !present.is_symlink() && present.size != version.size => Ok(false),
+            Some(content) => Ok(present.kept().doing(|| "hash a file".to_owned())? == Some(content)),
+            None => Ok(present.is_file() && (meta.size, meta.mtime) == (version.size, version.mtime)),
+        }
+    }
+
+    fn is_link_of(&self, present: &Side, of: &RelPath) -> Result<bool> {
+        let of = self.lower.stat(of).doing(|| format!("stat {of}"))?;
+        let is_same = present.meta.zip(of).is_some_and(|(meta, of)| (meta.device, meta.inode) == (of.device, of.inode));
+        // Its content goes on under another name, whichever.
+        Ok(is_same || present.meta.is_some_and(|meta| meta.links > 1))
+    }
+
+    /// What is to be at a path again, without its looks.
+    fn bare_side_of(&self, reversal: &Reversal<'_>, wanted: &Version) -> Reviewed<Side> {
+        let path = reversal.path;
+        let gone = || refused_at(path, ErrorCode::UnknownBackup, "the content that it had is not kept any more");
+        let content = self.content_of(reversal, wanted).map_err(|err| failed(path, &err))?.ok_or_else(gone)?;
+        let bare = || -> Result<Side> {
+            match wanted.content.is_some_and(|kept| kept.symlink) {
+                true => self.symlink_side(&content, wanted),
+                false => Ok(Side::of_file(content.try_clone()?)?),
+            }
+        };
+        bare().map_err(|err| failed(path, &err))
+    }
+
+    /// What is to be at a path again. What somebody has done to its mode and owner since stays. None: it is not kept any
+    /// more.
+    fn side_of(&self, reversal: &Reversal<'_>, wanted: &Version, present: &Side) -> Result<Option<Side>> {
+        let Some(content) = self.content_of(reversal, wanted)? else { return Ok(None) };
+        let looks = looks_back(wanted, &reversal.left, present.meta.as_ref());
+        match wanted.content.is_some_and(|kept| kept.symlink) {
+            true => self.symlink_side(&content, &looks),
+            false => self.dressed_side(&content, present.file.as_deref(), &looks),
+        }
+        .map(Some)
+    }
+
+    /// From what is kept; or from where the operation put it, when that was a rename.
+    fn content_of(&self, reversal: &Reversal<'_>, wanted: &Version) -> Result<Option<Arc<File>>> {
+        if let Some(kept) = wanted.content
+            && let Some(file) = self.store.content_file(kept.digest)?
+        {
+            return Ok(Some(Arc::new(file)));
+        }
+        for PathEffect { path, effect, .. } in reversal.effects {
+            if matches!(effect, Effect::Content { after: Some(after), .. } if after == wanted) {
+                let mut there = self.present_side(path)?;
+                if self.is_as(Some(wanted), &mut there)? && there.is_file() {
+                    return Ok(there.file);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    pub(super) fn symlink_side(&self, target: &File, looks: &Version) -> Result<Side> {
+        use std::os::unix::ffi::OsStrExt;
+        let target = file::read_all(target).doing(|| "read a symlink's target".to_owned())?;
+        let like = Meta::of(self.lower.root()).doing(|| "stat the project".to_owned())?;
+        let now = file::now();
+        let (kind, uid, gid) = (FileKind::Symlink, looks.uid, looks.gid);
+        let meta = Meta { kind, mode: 0o777, uid, gid, atime: now, mtime: now, ..like };
+        Ok(Side::of_symlink(std::ffi::OsStr::from_bytes(&target), meta))
+    }
+
+    /// A file of ours without a name, from which the landing copies.
+    pub(super) fn dressed_side(&self, content: &File, like: Option<&File>, looks: &Version) -> Result<Side> {
+        let upper = self.store.create_upper(looks.mode)?;
+        let dress = || -> Result<Side> {
+            file::copy_content(content, &upper.file)?;
+            let meta = Meta { uid: looks.uid, gid: looks.gid, ..Meta::of(upper.file.as_fd())? };
+            file::copy_owner(&meta, upper.file.as_fd())?;
+            if let Some(like) = like {
+                crate::sys::xattr::copy(like.as_fd(), upper.file.as_fd(), &[])?;
+            }
+            let mode = file::mode_beside_list(looks.mode, looks.group, like)?;
+            let mode = if self.grants.suid { mode } else { mode & 0o1777 };
+            file::set_mode(upper.file.as_fd(), mode)?;
+            Ok(Side::of_file(upper.file.try_clone()?)?)
+        };
+        // The descriptor is all that is needed: the name goes with `upper`.
+        dress()
+    }
+
+    /// What somebody has edited since, without what the operation did to it.
+    fn merge_back(&self, reversal: &Reversal<'_>, new: Side, present: &Side) -> Reviewed<Side> {
+        let path = reversal.path;
+        let refuse = |clashes| edited_since(path, clashes);
+        let Left::Content(Some(left)) = &reversal.left else { return Err(refuse(None)) };
+        self.merge_texts(path, left.content, present, &new, refuse)
+    }
+
+    /// Prepares all of a plan for a landing.
+    pub(super) fn stage_plan(
+        &self,
+        plan: &mut Plan<'_>,
+        (operation, how): (&Operation, &UndoHow),
+        landing: &mut Landing<'_>,
+        epilogue: &mut Epilogue,
+    ) -> Result<()> {
+        for (dir, looks) in &plan.dirs_made {
+            landing.make_parents(&self.lower, dir)?;
+            landing.make_dir(&self.lower, dir, *looks)?;
+        }
+        for file in &mut plan.files {
+            if file.new.exists() {
+                landing.make_parents(&self.lower, file.path)?;
+            }
+            self.dress(file)?;
+            self.stage_restored(file, landing, how)?;
+            let mut effects: Vec<PathEffect> = made(landing);
+            effects.push(PathEffect::new(file.path, file.effect()?));
+            let event = undone_event(self, file.path, operation, how).doing(effects).with(|event| {
+                event.sha256 = file.new.digest;
+                event.bytes = file.new.exists().then_some(file.new.size);
+            });
+            epilogue.events.push(event);
+            epilogue.anchors.extend(self.anchors_restored(file)?);
+            file.close();
+        }
+        for (path, looks) in &plan.specials_made {
+            landing.make_parents(&self.lower, path)?;
+            landing.place(&self.lower, path, None, &NewContent::Node { looks: *looks, like: None })?;
+            let mut effects: Vec<PathEffect> = made(landing);
+            effects.push(PathEffect::new(path, Effect::SpecialMade));
+            epilogue.events.push(undone_event(self, path, operation, how).doing(effects));
+            epilogue.anchors.push(self.state.lock().past.made(path, None));
+        }
+        for (path, meta) in &plan.specials_removed {
+            landing.remove(&self.lower, path, meta.stamp())?;
+            // One with other names would come back as another.
+            let removed = (meta.links == 1).then(|| Effect::SpecialRemoved(NodeLooks::of(meta)));
+            let removed = removed.map(|effect| PathEffect::new(path, effect));
+            epilogue.events.push(undone_event(self, path, operation, how).doing(removed));
+            epilogue.anchors.extend(self.state.lock().past.left(path));
+        }
+        for dir in &plan.dirs_removed {
+            landing.remove_dir(&self.lower, dir)?;
+            let meta = self.lower.stat(dir).doing(|| format!("stat {dir}"))?;
+            let effect = meta.map(|meta| PathEffect::new(dir, Effect::DirRemoved(DirLooks::of(&meta))));
+            epilogue.events.push(undone_event(self, dir, operation, how).doing(effect));
+        }
+        if let Some((dir, _)) = plan.dirs_made.first() {
+            let rest = made(landing);
+            if !rest.is_empty() {
+                epilogue.events.push(undone_event(self, dir, operation, how).doing(rest));
+            }
+        }
+        Ok(())
+    }
+
+    /// What lower has again is what is known of it, and what `tree` has seen.
+    pub(super) fn note_restored(&self, state: &mut State, plan: &Plan<'_>, applied: &Applied<'_>, tree: Option<u32>) {
+        plan.files.iter().for_each(|file| self.note_file(state, file, applied, tree));
+        plan.specials_removed.iter().for_each(|(path, was)| state.unnamed_at(path, was));
+    }
+
+    /// What is held over what has been restored goes on against that, but for what was held `again` over it.
+    pub(super) fn tell_restored(&self, plan: &Plan<'_>, again: &[UpperRow]) {
+        let again: HashSet<&RelPath> = again.iter().flat_map(|row| &row.names).collect();
+        for file in &plan.files {
+            if !again.contains(file.path) {
+                self.rebase_restored(file.path);
+            }
+            self.tell_content_changed(file.path);
+        }
+        plan.without_content().for_each(|path| self.tell_changed(path));
+    }
+
+    fn stage_restored(&self, file: &mut Restoring<'_>, landing: &mut Landing<'_>, how: &UndoHow) -> Result<()> {
+        let Restoring { path, present, new, base, .. } = &*file;
+        let by = &how.review.by;
+        let change = Replacement { path, base, new, raises: None, present, kind: BackupKind::RolledBack, by };
+        file.backup = self.stage_replacement(&change, landing)?;
+        file.new.digest().doing(|| format!("hash {}", file.path))?;
+        self.keep_to_compare(&file.new)
+    }
+
+    /// Reviewed: from here on the path is judged against what it is now.
+    fn anchors_restored(&self, file: &mut Restoring<'_>) -> Result<Vec<Anchor>> {
+        let content = file.new.kept().doing(|| format!("hash {}", file.path))?;
+        let state = content.map_or(AnchorState::Nothing, AnchorState::Content);
+        let moved = file.backup.map(|kept| self.state.lock().past.moved_to(file.path, kept)).unwrap_or_default();
+        let elsewhere = moved.into_iter().filter(|anchor| anchor.path != *file.path);
+        Ok(elsewhere.chain([Known::of(state).as_anchor(file.path)]).collect())
+    }
+
+    fn note_file(&self, state: &mut State, file: &Restoring<'_>, applied: &Applied<'_>, tree: Option<u32>) {
+        let meta = applied.meta_of(file.path);
+        state.restored(file.path, (file.present.meta.as_ref(), meta.as_ref()), file.new.digest);
+        state.saw(file.path, meta.map(|meta| meta.stamp()), tree);
+        match (meta, file.present.meta) {
+            (None, Some(was)) if state.is_taken_from_lower(file.path) => {
+                state.note_taken(file.path);
+                state.unnamed_at(file.path, &was);
+            }
+            (Some(_) | None, _) => self.read_on(state, file.path),
+        }
+    }
+
+    /// Whoever has it open for writing would go on showing what he wrote. Who has just closed it has not: the release comes
+    /// after his `close` has returned.
+    pub(super) fn check_not_open(&self, path: &RelPath) -> Reviewed<()> {
+        let mut state = self.state.lock();
+        if let (Some(pid), Some(node)) = (state.open_unheld(path), state.nodes.at(path))
+            && let Ok(false) = MutexGuard::unlocked(&mut state, || process::has_open(pid, node.0))
+        {
+            self.wait_while(&mut state, WAIT_FOR_RELEASES, |state| state.open_unheld(path).is_some());
+        }
+        state.open_unheld(path).map_or(Ok(()), |pid| Err(crate::overlay::review::busy_open(path, pid)))
+    }
+}
+
+/// The directories that were made since the last time this was asked.
+fn made(landing: &mut Landing<'_>) -> Vec<PathEffect> {
+    landing.newly_made().iter().map(|dir| PathEffect::new(dir, Effect::DirMade)).collect()
+}
+
+/// Mode and owner as they were, as far as nobody has changed them since.
+fn looks_back(wanted: &Version, left: &Left<'_>, present: Option<&Meta>) -> Version {
+    let (Left::Content(Some(left)), Some(present)) = (left, present) else { return *wanted };
+    let back = |wanted: u32, left: u32, now: u32| if now == left { wanted } else { now };
+    // Of a symlink it tells nothing that a file could have.
+    let has_mode = present.is_file() && !left.content.is_some_and(|kept| kept.symlink);
+    let as_left = !has_mode || present.mode == left.mode;
+    Version {
+        mode: if as_left { wanted.mode } else { present.mode },
+        uid: back(wanted.uid, left.uid, present.uid),
+        gid: back(wanted.gid, left.gid, present.gid),
+        group: wanted.group.filter(|_| as_left),
+        ..*wanted
+    }
+}
+
+/// Whether mode and owner are what they were, too, as far as the operation has changed them.
+fn has_looks_back(reversal: &Reversal<'_>, present: &Side) -> std::io::Result<bool> {
+    let (Some(wanted), Some(meta)) = (reversal.wanted, present.meta.filter(Meta::is_file)) else { return Ok(true) };
+    let back = looks_back(wanted, &reversal.left, Some(&meta));
+    let mode = file::mode_beside_list(back.mode, back.group, present.file.as_deref())?;
+    // Set-uid and set-gid do not come back where they are not granted.
+    Ok((mode & 0o1777, back.uid, back.gid) == (meta.mode & 0o1777, meta.uid, meta.gid))
+}
+
+/// The first refusal, which names the other paths, too.
+fn all_of(mut refusals: Vec<ErrorBody>) -> ErrorBody {
+    let mut first = refusals.remove(0);
+    let others: Vec<String> = refusals.into_iter().filter_map(|other| Some(other.path?.to_string())).collect();
+    let named = &others[..others.len().min(OTHERS_NAMED)];
+    if !named.is_empty() {
+        let more = others.len() - named.len();
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        first.message = format!("{}; nor can these be undone: {}{more}", first.message, named.join(", "));
+    }
+    first
+}
+
+impl Restoring<'_> {
+    fn close(&mut self) {
+        self.present = std::mem::take(&mut self.present).closed();
+        if !self.merged {
+            self.new = std::mem::take(&mut self.new).closed();
+        }
+    }
+
+    fn effect(&mut self) -> Result<Effect> {
+        let content = self.new.kept().doing(|| format!("hash {}", self.path))?;
+        Ok(content_effect(&self.base, (&self.present, self.backup), self.new.version(content)))
+    }
+
+    fn outcome(&self) -> Outcome {
+        let mut outcome = Outcome::new(Done::Undone, self.path.clone());
+        outcome.kind = Some(match (self.present.exists(), self.new.exists()) {
+            (true, true) if self.present.kind != self.new.kind => ChangeKind::Type,
+            (true, true) => ChangeKind::Modify,
+            (false, _) => ChangeKind::Create,
+            (true, false) => ChangeKind::Delete,
+        });
+        outcome.size = self.new.exists().then_some(self.new.size);
+        outcome.lines = self.new.lines();
+        outcome.note = self.merged.then_some(Note::Merged);
+        outcome
+    }
+}
+
+impl Plan<'_> {
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty() && self.without_content().next().is_none()
+    }
+
+    /// Directories, FIFOs, sockets and devices that come and go.
+    fn without_content(&self) -> impl Iterator<Item = &RelPath> {
+        let dirs = self.dirs_made.iter().map(|(dir, _)| *dir).chain(self.dirs_removed.iter().copied());
+        let made = self.specials_made.iter().map(|(path, _)| *path);
+        dirs.chain(made).chain(self.specials_removed.iter().map(|(path, _)| *path))
+    }
+
+    /// Somebody writes to a file of it, which is not to be replaced under his hands, or in a directory that goes.
+    pub fn is_busy(&self, state: &State) -> bool {
+        let is_written = |file: &Restoring<'_>| state.open_unheld(file.path).is_some();
+        self.files.iter().any(is_written) || self.dirs_removed.iter().any(|dir| state.written_within(dir).is_some())
+    }
+
+    /// What is going to be at a path, where that changes.
+    pub fn coming(&self, path: &RelPath) -> Option<Coming> {
+        let file = self.files.iter().find(|file| file.path == path)?;
+        let wanted = file.reversal.wanted.filter(|_| !file.merged);
+        let looks = wanted.map(|wanted| (wanted.size, wanted.mtime));
+        Some(Coming { exists: file.new.exists(), content: wanted.and_then(|wanted| wanted.content), looks })
+    }
+
+    /// Files first, as [`Self::note_backups`] counts on.
+    pub fn outcomes(&self) -> Vec<Outcome> {
+        self.files.iter().map(Restoring::outcome).chain(self.without_content().map(structure_outcome)).collect()
+    }
+
+    /// How many backups its landing keeps.
+    pub fn backups(&self) -> usize {
+        self.files.iter().filter(|file| file.backup.is_some()).count()
+    }
+
+    /// The same once it has landed: with what was kept of what was there.
+    pub fn note_backups(&self, outcomes: &mut [Outcome], names: &[String]) {
+        let kept = self.files.iter().zip(outcomes).filter(|(file, _)| file.backup.is_some());
+        for ((_, outcome), name) in kept.zip(names) {
+            outcome.backup = Some(name.clone());
+        }
+    }
+}
+
+impl State {
+    /// Who has a file open for writing that is not held, if anybody does.
+    pub(in crate::overlay) fn open_unheld(&self, path: &RelPath) -> Option<u32> {
+        let upper = self.uppers.at(path).and_then(|id| self.uppers.get(id));
+        if upper.is_some_and(|upper| upper.row.held.is_some()) {
+            return self.writer_of(path);
+        }
+        let is_here = |handle: &&Arc<Handle>| self.nodes.path(handle.node).is_ok_and(|at| at == *path);
+        let mut opened = self.handles.values().filter(is_here);
+        match upper {
+            Some(_) => Some(opened.next().map_or(0, |handle| handle.opener.pid)),
+            None => opened.find(|handle| handle.has_landed()).map(|handle| handle.opener.pid),
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! Rolling back: kept content comes back, never judged, and what it replaces is kept in its turn.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use rustix::process::{getegid, geteuid};
+
+use crate::model::{BackupKind, Digest, RelPath};
+use crate::overlay::error::Context;
+use crate::overlay::files::handles::{Backing, OpenFile};
+use crate::overlay::judge::land::{Replacement, content_effect};
+use crate::overlay::judge::side::Side;
+use crate::overlay::review::merge::edited_since;
+use crate::overlay::review::permits::Permits;
+use crate::overlay::review::{Review, Reviewed, check_not_ours, failed};
+use crate::overlay::{Error, Overlay, Result, State};
+use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Note, Outcome};
+use crate::store::{
+    AnchorState, Backup, Base, Below, Durability, Effect, Epilogue, EventDraft, Kept, Known, Landed, Landing,
+    PathEffect, Version,
+};
+use crate::sys::file::FileKind;
+use crate::sys::tree::is_absent;
+
+/// Where backups go, and what they may go over.
+#[derive(Clone, Debug, Default)]
+pub struct RollbackHow {
+    pub review: Review,
+    /// Instead of the path each was made of.
+    pub to: Option<RelPath>,
+    /// Also over what somebody else wrote since; that is kept.
+    pub force: bool,
+    pub permits: Permits,
+}
+
+impl RollbackHow {
+    fn path_of<'a>(&'a self, backup: &'a Backup) -> &'a RelPath {
+        self.to.as_ref().unwrap_or(&backup.path)
+    }
+}
+
+/// One path on its way back.
+struct Rolling<'a> {
+    backup: &'a Backup,
+    path: &'a RelPath,
+    present: Side,
+    /// What is to be there instead of the backup's content: that, with what somebody has edited since.
+    merged: Option<Side>,
+    /// What it comes instead of, which is kept in its turn.
+    replaced: Option<Kept>,
+}
+
+impl Overlay {
+    /// Puts kept content back where it was, or to `to`. Never judged; what it replaces is kept in its turn. What somebody
+    /// has edited since is merged where that can be done, as an undo does (SPEC §9).
+    pub fn rollback(&self, backups: &[Backup], how: &RollbackHow) -> Reviewed<Vec<Outcome>> {
+        self.person_decides(&how.review);
+        let _acting = self.acting_at(backups.iter().map(|backup| how.path_of(backup)));
+        // By force nobody asks for it.
+        let asked = backups.iter().filter(|_| !how.force);
+        let landed = self.landed_unseen(asked.map(|backup| how.path_of(backup)))?;
+        let rolling = backups.iter().map(|backup| self.check_rollback(backup, how, &landed));
+        let mut rolling = rolling.collect::<Reviewed<Vec<Rolling<'_>>>>()?;
+        let mut outcomes: Vec<Outcome> = rolling.iter().map(Rolling::outcome).collect();
+        if how.review.dry_run {
+            return Ok(outcomes);
+        }
+        let landed = self.land_rolled_back(&mut rolling, how);
+        let Landed { backups, operation } = landed.map_err(|err| self.not_landed(err, "nothing was restored"))?;
+        let kept = rolling.iter().zip(&mut outcomes).filter(|(one, _)| one.replaced.is_some());
+        for ((_, outcome), name) in kept.zip(backups) {
+            outcome.backup = Some(name);
+        }
+        for outcome in &mut outcomes {
+            outcome.operation = operation.map(|operation| operation.to_string());
+            self.rebase_restored(&outcome.path);
+            self.tell_content_changed(&outcome.path);
+        }
+        Ok(outcomes)
+    }
+
+    /// What is at a path that may be rolled back, and what is to be there.
+    fn check_rollback<'a>(
+        &self,
+        backup: &'a Backup,
+        how: &'a RollbackHow,
+        landed: &HashMap<RelPath, Digest>,
+    ) -> Reviewed<Rolling<'a>> {
+        let path = how.path_of(backup);
+        check_not_ours(path)?;
+        self.check_may_land(path, &how.review.by)?;
+        self.check_not_open(path)?;
+        self.check_would_show(path, &HashSet::new())?;
+        self.check_way(path)?;
+        let mut present = self.present_side(path).map_err(|err| failed(path, &err))?;
+        if !matches!(present.kind, None | Some(FileKind::Regular | FileKind::Symlink)) {
+            let refusal = ErrorBody::new(ErrorCode::Conflict, format!("{path} is not a file any more"));
+            return Err(ErrorBody { path: Some(path.clone()), ..refusal });
+        }
+        self.check_may_rewrite(path, present.meta.as_ref(), &how.review.by)?;
+        let keeps_looks = present.meta.is_some_and(|meta| meta.mode == backup.mode & 0o7777);
+        self.check_may_replace(path, &present, (!backup.symlink, keeps_looks), &how.permits)?;
+        if !how.review.dry_run {
+            self.tell_external(path);
+        }
+        let edited = if how.force { None } else { self.edited_since(path, &mut present, landed)? };
+        let merged = edited.map(|known| self.merge_edited(backup, path, known, &present)).transpose()?;
+        Ok(Rolling { backup, path, present, merged, replaced: None })
+    }
+
+    /// What fettlefs last put at a path, where somebody has edited that since.
+    fn edited_since(
+        &self,
+        path: &RelPath,
+        present: &mut Side,
+        landed: &HashMap<RelPath, Digest>,
+    ) -> Reviewed<Option<Digest>> {
+        let known = self.seen_digest(path).or_else(|| landed.get(path).copied());
+        let now = present.digest().map_err(|err| failed(path, &err.into()))?;
+        Ok(known.filter(|known| now.is_some_and(|now| now != *known)))
+    }
+
+    /// The backup's content with what somebody has done to `known` since. Of another file nothing can be merged; and where
+    /// the backup is what is known, what he has done is all that would go.
+    fn merge_edited(&self, backup: &Backup, path: &RelPath, known: Digest, present: &Side) -> Reviewed<Side> {
+        let refuse = |clashes| edited_since(path, clashes);
+        if backup.symlink || backup.path != *path || backup.digest == known {
+            return Err(refuse(None));
+        }
+        let old = self.store.content_file(backup.digest).map_err(|err| failed(path, &err.into()))?;
+        let Some(old) = old else { return Err(refuse(None)) };
+        let old = Side::of_file(old).map_err(|err| failed(path, &err.into()))?;
+        self.merge_texts(path, Some(Kept { digest: known, symlink: false }), present, &old, refuse)
+    }
+
+    fn land_rolled_back(&self, rolling: &mut [Rolling<'_>], how: &RollbackHow) -> Result<Landed> {
+        let mut landing = Landing::new(&self.store, Durability::Synced);
+        let mut epilogue = Epilogue::default();
+        let mut contents = Vec::new();
+        for one in rolling.iter_mut() {
+            let effect = self.stage_rollback(one, how, &mut landing)?;
+            let mut effects: Vec<PathEffect> =
+                landing.newly_made().iter().map(|dir| PathEffect::new(dir, Effect::DirMade)).collect();
+            effects.push(PathEffect::new(one.path, effect));
+            let restored = one.restored()?;
+            contents.push(restored);
+            if let Some(kept) = one.replaced {
+                // What had been renamed to here is not here any more.
+                epilogue.anchors.extend(self.state.lock().past.moved_to(one.path, kept));
+            }
+            epilogue.anchors.push(Known::of(AnchorState::Content(restored)).as_anchor(one.path));
+            epilogue.events.push(self.rolled_back_event(one, restored, how).doing(effects));
+        }
+        let anchors = epilogue.anchors.clone();
+        let promised = landing.promise(epilogue)?;
+        // Who asks for it knows what is there then: it is no stale writer.
+        let tree = self.tree_of(how.review.by.pid);
+        let applied = {
+            let mut state = self.state.lock();
+            let mut opened = rolling.iter().filter_map(|one| Some((one.path, state.open_unheld(one.path)?)));
+            if let Some((path, pid)) = opened.next() {
+                return Err(Error::Busy { path: path.clone(), pid: Some(pid).filter(|pid| *pid != 0) });
+            }
+            let applied = promised.apply()?;
+            state.know(anchors);
+            for (one, restored) in rolling.iter().zip(contents) {
+                let meta = applied.meta_of(one.path);
+                state.restored(one.path, (one.present.meta.as_ref(), meta.as_ref()), Some(restored.digest));
+                state.saw(one.path, meta.map(|meta| meta.stamp()), tree);
+                self.read_on(&mut state, one.path);
+            }
+            applied
+        };
+        Ok(applied.finish()?)
+    }
+
+    /// Prepares what is to be there; what it comes instead of is kept in its turn. Gives what that does.
+    fn stage_rollback(&self, one: &mut Rolling<'_>, how: &RollbackHow, landing: &mut Landing<'_>) -> Result<Effect> {
+        let mut new = self.side_of_backup(one)?;
+        let Rolling { path, present, .. } = &*one;
+        landing.make_parents(&self.lower, path)?;
+        // All names of a file go back together.
+        let base = Base::of(Below::of(present.meta.as_ref()));
+        let (kind, by) = (BackupKind::RolledBack, &how.review.by);
+        one.replaced = self.stage_replacement(
+            &Replacement { path, base: &base, new: &new, raises: None, present, kind, by },
+            landing,
+        )?;
+        if let Some(merged) = &one.merged {
+            self.keep_to_compare(merged)?;
+        }
+        let after = new.kept().doing(|| format!("hash {}", one.path))?;
+        Ok(content_effect(&base, (&one.present, one.replaced), new.version(after)))
+    }
+
+    fn side_of_backup(&self, one: &Rolling<'_>) -> Result<Side> {
+        let Rolling { backup, present, merged, .. } = one;
+        if let Some(merged) = merged {
+            return Ok(merged.clone());
+        }
+        let kept = self.store.content_file(backup.digest)?.ok_or(Error::Errno(libc::ENOENT))?;
+        // What its directory's owner could not read he is not given.
+        let owner = present.meta.map(|meta| (meta.uid, meta.gid)).or(backup.owner);
+        let (uid, gid) = owner.unwrap_or_else(|| (geteuid().as_raw(), getegid().as_raw()));
+        let Backup { size, mode, group, mtime, .. } = **backup;
+        let looks = Version { content: None, size, mode: mode & 0o7777, uid, gid, mtime, group };
+        match backup.symlink {
+            true => self.symlink_side(&kept, &looks),
+            false => self.dressed_side(&kept, present.file.as_deref(), &looks),
+        }
+    }
+
+    /// Who has the file open goes on with what lower has now, where the view shows that. A symlink is nothing that could be
+    /// read on.
+    pub(in crate::overlay) fn read_on(&self, state: &mut State, path: &RelPath) {
+        if !state.is_taken_from_lower(path) {
+            return;
+        }
+        let below = |open: &&Arc<OpenFile>| matches!(*open.backing(), Backing::Lower(_));
+        let open = state.returned_to(path).or_else(|| state.nodes.open_at(path).filter(below).cloned());
+        let Some(open) = open else { return };
+        match self.lower.open_to_read(path) {
+            Ok(lower) => open.set_backing(Backing::Lower(Arc::new(lower))),
+            Err(err) if is_absent(&err) => {}
+            // He goes on with what was there, and whoever opens it next has what is.
+            Err(_) => state.nodes.part_from(path),
+        }
+    }
+
+    fn rolled_back_event(&self, one: &Rolling<'_>, restored: Kept, how: &RollbackHow) -> EventDraft {
+        self.event(EventName::RolledBack, one.path).asked_by(&how.review.by).with(|event| {
+            event.sha256 = Some(restored.digest);
+            event.bytes = Some(one.size());
+            event.message = Some(one.backup.name.clone());
+        })
+    }
+
+    /// The hash of what fettlefs last put at a path, as far as this session knows.
+    fn seen_digest(&self, path: &RelPath) -> Option<Digest> {
+        self.state.lock().seen.get(path).and_then(|seen| seen.digest)
+    }
+
+    /// The same of those paths of which only the log tells it.
+    fn landed_unseen<'a>(&self, paths: impl Iterator<Item = &'a RelPath>) -> Reviewed<HashMap<RelPath, Digest>> {
+        let unseen = paths.filter(|path| self.seen_digest(path).is_none()).cloned().collect();
+        self.store.last_landed(&unseen).map_err(|err| self.not_landed(err.into(), "nothing was restored"))
+    }
+
+    /// A held change over what was just restored goes on against that, if anything does not keep it from that: the path is
+    /// restored all the same, and so are others, which are to be told.
+    pub(super) fn rebase_restored(&self, path: &RelPath) {
+        if let Err(err) = self.rebase_held(path) {
+            log::error!("{path} is restored, and what is held over it is not based on that: {err}");
+        }
+    }
+
+    /// It goes on under a new id. Nobody has written: however little it now changes, it goes on waiting.
+    fn rebase_held(&self, path: &RelPath) -> Result<()> {
+        let Some(id) = self.state.lock().uppers.at(path) else { return Ok(()) };
+        let (mut row, claimed) = match self.claim(id) {
+            // It was decided about, or renamed, a moment ago.
+            Err(err) if err.code() == libc::ESTALE => return Ok(()),
+            claimed => claimed?,
+        };
+        let Some(held) = row.held.clone().filter(|_| *row.path() == *path) else { return Ok(()) };
+        let mut present = self.present_side(path)?;
+        let content = present.kept().doing(|| format!("hash {path}"))?;
+        row.base.below = Below::of(present.meta.as_ref());
+        // Where nothing is any more it stays a change of what it was one of, as one of a deleted file does (SPEC §4.3).
+        (row.base.content, row.base.found) = (content.or(row.base.content), None);
+        self.keep_to_compare(&present)?;
+        if row.what.is_structure() {
+            return self.rebase_structure(row);
+        }
+        self.state.lock().uppers.set_row(row);
+        drop(claimed);
+        self.settle_because(id, &held.writer.unwrap_or_default(), held.reasons).map(|_| ())
+    }
+}
+
+impl Rolling<'_> {
+    fn size(&self) -> u64 {
+        self.merged.as_ref().map_or(self.backup.size, |merged| merged.size)
+    }
+
+    /// The content that the path has then.
+    fn restored(&mut self) -> Result<Kept> {
+        let backup = Kept { digest: self.backup.digest, symlink: self.backup.symlink };
+        let merged = self.merged.as_mut().map(Side::kept).transpose();
+        Ok(merged.doing(|| format!("hash {}", self.path))?.flatten().unwrap_or(backup))
+    }
+
+    fn outcome(&self) -> Outcome {
+        let mut outcome = Outcome::new(Done::Restored, self.path.clone());
+        outcome.from = Some(self.backup.name.clone());
+        outcome.size = Some(self.size());
+        outcome.note = self.merged.as_ref().map(|_| Note::Merged);
+        outcome
+    }
+}
