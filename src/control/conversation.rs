@@ -15,7 +15,7 @@ use super::memory::{Kept, Memory, Share};
 use super::read::Receipt;
 use super::{Asker, Project, Served, rights, serve};
 use crate::protocol::{ErrorBody, ErrorCode, REQUEST_BYTES_MAX, Reply, Request, Response};
-use crate::sys::thread;
+use crate::sys::{memory, thread};
 
 /// What is to be done once an answer has been delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,13 +46,13 @@ pub fn answer_bytes(bytes: &[u8], asker: &Asker, project: &Project) -> Answered 
         Err(err) => return Answered::refused(err),
     };
     // A fault in one request must not end the daemon that others wait for; after it nobody knows what still holds.
-    let Served { response, receipt } = catch_unwind(AssertUnwindSafe(|| serve(&request, asker, project)))
-        .unwrap_or_else(|_| {
-            let why = format!("{}: internal fault, see the daemon's log", request.op);
-            log::error!("{why}; nothing is written any more");
-            project.overlay.stop_writing(&why);
-            Served { response: Response::failed(ErrorBody::new(ErrorCode::Io, why)), receipt: None }
-        });
+    let serve = || memory::returned_after(|| serve(&request, asker, project));
+    let Served { response, receipt } = catch_unwind(AssertUnwindSafe(serve)).unwrap_or_else(|_| {
+        let why = format!("{}: internal fault, see the daemon's log", request.op);
+        log::error!("{why}; nothing is written any more");
+        project.overlay.stop_writing(&why);
+        Served { response: Response::failed(ErrorBody::new(ErrorCode::Io, why)), receipt: None }
+    });
     let ends = match &response {
         Response::Done(reply) => match reply.as_ref() {
             Reply::Unmount(unmounted) => !unmounted.dry_run,

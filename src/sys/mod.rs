@@ -15,6 +15,7 @@ pub mod job;
 pub mod keeper;
 mod keystrokes;
 pub mod lease;
+pub mod memory;
 pub mod mount;
 pub mod namespace;
 pub mod parcel;

@@ -263,23 +263,6 @@ pub fn opens(pid: u32, path: &Path) -> bool {
     descriptors(pid).any(|link| fs::read_link(link).is_ok_and(|target| target == path))
 }
 
-/// Has this process give memory back that it needs no more. Left alone, the C library keeps apart what each thread frees,
-/// eight times as much as there are processors, and after one large file all that any later one took.
-#[cfg(target_env = "gnu")]
-#[allow(unsafe_code)]
-pub fn return_memory() -> bool {
-    // Whole files are read to be compared: these come from the kernel and go back to it.
-    let set = [(libc::M_ARENA_MAX, 2), (libc::M_MMAP_THRESHOLD, 256 << 10), (libc::M_TRIM_THRESHOLD, 1 << 20)];
-    // SAFETY: takes two numbers.
-    set.iter().all(|(what, value)| unsafe { libc::mallopt(*what, *value) } == 1)
-}
-
-/// Other C libraries have no such settings.
-#[cfg(not(target_env = "gnu"))]
-pub fn return_memory() -> bool {
-    true
-}
-
 /// What an administrator's machine allows at least (`fs.nr_open`'s default).
 const DESCRIPTORS_MAX: u64 = 1 << 20;
 
@@ -356,7 +339,7 @@ fn read(pid: u32, file: &str) -> Option<Vec<u8>> {
     fs::read(proc_path(pid, file)).ok()
 }
 
-fn status_number(pid: u32, field: &str) -> Option<u32> {
+pub(super) fn status_number(pid: u32, field: &str) -> Option<u32> {
     parse_status(&read(pid, "status")?, field)
 }
 

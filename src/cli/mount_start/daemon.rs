@@ -34,10 +34,10 @@ use crate::sys::guard::Guard;
 use crate::sys::keeper::Keeper;
 use crate::sys::mount::{ConnectionAbort, Device, Door, is_death, mount_fuse, mount_fuse_with_helper};
 use crate::sys::namespace::Leave;
-use crate::sys::process;
 use crate::sys::signals::{Signal, Termination, Wakeup};
 use crate::sys::thread;
 use crate::sys::tree::Tree;
+use crate::sys::{memory, process};
 
 /// How long a daemon that was signalled waits for writers. Whoever stops a machine does not wait much longer.
 const SIGNALLED_WRITERS_WAIT: Duration = Duration::from_secs(5);
@@ -327,7 +327,7 @@ fn start_looking_for_bystanders(plan: &Plan) -> Result<Option<JoinHandle<Vec<Str
 }
 
 fn prepare_process() -> Result<()> {
-    if !process::return_memory() {
+    if !memory::return_freed() {
         log::warn!("the C library does not take settings of its memory");
     }
     // Every file that a program has open is one of ours, too.
