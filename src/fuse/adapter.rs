@@ -1,4 +1,4 @@
-//! One method a request: decode it, ask the view, reply.
+//! One method per request: decode it, ask the view, reply.
 
 use std::ffi::OsStr;
 use std::io;
@@ -26,36 +26,37 @@ use super::workers::Workers;
 use crate::overlay::{Caller, Result, SetAttributes};
 use crate::sys;
 
-/// Threads that read requests. Few processors gain from more; the rest are there so that one may wait for a slow disk
-/// while the others answer. What may last longer than that leaves them, see [`Workers`].
+/// Threads that read requests. Fewer would keep the processors busy; the others are there so that one may wait for a slow
+/// disk while the rest answer. Requests that may last longer than that leave them, see [`Workers`].
 pub const EVENT_THREADS: usize = 8;
-/// How many of them may be taken by requests that last: half, so that the other half always answers.
+/// How many of them long requests may take: half, so that the other half always answers.
 const LASTING_HERE_MAX: usize = EVENT_THREADS / 2;
 /// Threads for requests that last. Each stands for a process that waits in `close`, `rename` or `fsync`. A permission
 /// program may itself be waiting for one of these, so the bound lies above what a machine runs at once.
 const LASTING_THREADS_MAX: usize = 512;
-/// Clients that wait at the desk: each has a process or a thread of its own that waits, for minutes perhaps.
+/// Threads for clients that wait at the desk. Each stands for a process or thread of a client, which may wait for
+/// minutes.
 const DESK_THREADS_MAX: usize = 1024;
 /// Requests of the kernel's own (readahead, writeback) under way at once. Its default of 12 leaves a disk idle.
 const BACKGROUND_MAX: u16 = 512;
-/// As much as the kernel puts into one request: 256 pages.
+/// The most that the kernel puts into one request: 256 pages.
 const WRITE_BYTES_MAX: u32 = 1 << 20;
-/// What a request or an answer has at most beside its headers.
+/// The largest payload of a request or an answer, without its headers.
 pub const PAYLOAD_BYTES: usize = WRITE_BYTES_MAX as usize;
 
-/// What is asked of the kernel beyond reading asynchronously and writing more than a page.
+/// What is asked of the kernel beyond asynchronous reads and writes of more than a page.
 ///
-/// Not asked for: locks (with one mount the kernel's own do), writeback caching (every write is to be seen), killing of
-/// set-id bits (the kernel sends it as SETATTR), cached symlink targets (a landing or a discard changes the target of a
-/// node that lives on, and nothing would tell).
+/// Not asked for: locks (with one mount the kernel's own suffice), writeback caching (every write is to be seen), killing
+/// of set-id bits (the kernel sends it as SETATTR), cached symlink targets (a landing or a discard changes the target of
+/// a node that lives on, and no notice drops a cached target).
 const WANTED: InitFlags = InitFlags::FUSE_ATOMIC_O_TRUNC
     // The umask does not apply where the directory has a default ACL, which only lower knows.
     .union(InitFlags::FUSE_DONT_MASK)
-    // The kernel checks permissions, and without this by mode bits alone. It asks for a list where the mode does not
-    // decide, never for the owner.
+    // The kernel checks permissions, without this by mode bits alone. It asks for an ACL only where the mode does not
+    // decide, and never for the owner.
     .union(InitFlags::FUSE_POSIX_ACL)
     .union(InitFlags::FUSE_AUTO_INVAL_DATA)
-    // What is open for writing is read and written without the page cache, and may be mapped all the same.
+    // A file open for writing is read and written past the page cache, and can be mapped all the same.
     .union(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP)
     .union(InitFlags::FUSE_PARALLEL_DIROPS)
     .union(InitFlags::FUSE_DO_READDIRPLUS)
@@ -64,7 +65,7 @@ const WANTED: InitFlags = InitFlags::FUSE_ATOMIC_O_TRUNC
 
 pub struct Adapter {
     door: Arc<Door>,
-    /// How many file systems lie below this one, if the kernel is to be asked to read and write some files by itself.
+    /// How many file systems lie below this one; `None` if the kernel is not to read and write any files by itself.
     stack_depth: Option<u32>,
     /// Whether rings are wanted; once the kernel was greeted, whether it has agreed.
     by_rings: Arc<AtomicBool>,
@@ -91,8 +92,8 @@ impl Adapter {
         reply.answer(done);
     }
 
-    /// For looks, which are answered from memory or by one call below, but while a file is let go of that has yet to be judged:
-    /// those may wait for that.
+    /// For lookups and attributes: answered at once, as by [`Self::now`], except while a file that has yet to be judged
+    /// is being released. Then the request may have to wait for that judgement.
     fn looking<T>(
         &self,
         req: &Request,
@@ -106,7 +107,7 @@ impl Adapter {
         }
     }
 
-    /// What came of a request, and the turn to be kept until it is answered.
+    /// Returns the result of a request, and the turn, which is to be kept until the request is answered.
     fn asked<T>(
         &self,
         req: &Request,
@@ -204,7 +205,7 @@ impl Filesystem for Adapter {
             self.door.listings.forget(ino);
             Ok(())
         };
-        // Nobody is told, and what went wrong was logged.
+        // FORGET has no answer, and any error was logged.
         self.door.attempt("forget", forget).unwrap_or(());
     }
 
@@ -366,7 +367,7 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let _turn = self.readers.serve(Asker::Nobody);
-        // Under way from here on, although another thread may come to it later.
+        // The release counts as under way from here on, although another thread may carry it out later.
         let begun = self.door.view.release_begun(handle);
         let door = self.door.clone();
         self.lasting.off_path(move || {

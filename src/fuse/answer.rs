@@ -1,4 +1,4 @@
-//! How each kind of reply tells what came of a request.
+//! How each kind of reply conveys the result of a request.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -16,7 +16,7 @@ use crate::overlay::{Passed, Registration};
 /// A node id is never given to another file while the kernel knows it, so generations are not needed.
 pub const GENERATION: Generation = Generation(0);
 
-/// Of a file that the kernel reads and writes by itself: nothing of it is ours to settle at a close.
+/// The flags of a file that the kernel reads and writes by itself: closing it leaves nothing for us to settle.
 pub const PASSED_FLAGS: FopenFlags = FopenFlags::FOPEN_NOFLUSH;
 
 #[derive(Clone, Debug)]
@@ -28,8 +28,9 @@ pub struct OpenedFile {
 }
 
 impl OpenedFile {
-    /// By which the kernel knows the file it may read and write by itself: the same for all descriptors of an inode,
-    /// made by `register` for the first. None where the kernel will not have the file; then none of them has one.
+    /// Returns the id by which the kernel knows the file that it may read and write by itself. All descriptors of an
+    /// inode share one, made by `register` for the first. `None` if the kernel refuses the file; then no descriptor of it
+    /// has an id.
     pub fn backing<B: Send + Sync + 'static>(
         &self,
         register: impl FnOnce(BorrowedFd<'_>) -> io::Result<B>,
@@ -38,7 +39,7 @@ impl OpenedFile {
             match register(file) {
                 Ok(id) => Some(Box::new(id)),
                 Err(err) => {
-                    // A file system below the project that is stacked too high, say. The file is cached like others.
+                    // The file system below may be stacked too high, for example. The file is then cached like others.
                     log::debug!("hand a file to the kernel: {err}");
                     None
                 }
@@ -48,7 +49,7 @@ impl OpenedFile {
     }
 }
 
-/// A value, or only how long it is.
+/// A value, or only its length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Xattr {
     Size(u32),

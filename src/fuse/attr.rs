@@ -1,4 +1,4 @@
-//! Attributes, times and flags: the view's shapes and FUSE's.
+//! Attributes, file types and times: from the view's types to FUSE's, and back.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,14 +9,15 @@ use crate::model::Timestamp;
 use crate::overlay::{Attributes, Error, Holds, Result, SetTime};
 use crate::sys::file::{FileKind, Meta};
 
-/// How long the kernel may answer from memory what nobody would notice to change: what changes below shows within a
-/// second (SPEC §2). A little less: the kernel counts from the answer on, in ticks of its own, and rounds up.
+/// How long the kernel may answer from its cache where no notice of a change is certain to come: changes below show
+/// within a second (SPEC §2). A little less, because the kernel counts from the answer on, in ticks of its own, and
+/// rounds up.
 pub const BRIEF_TTL: Duration = Duration::from_millis(950);
-/// The same of what is watched. A longer one would save next to nothing more, and this bounds what a change may do that
-/// no event tells of: a store through a mapping of lower, say.
+/// The same for what is watched. Longer would save next to nothing, and this bounds the effect of changes that no event
+/// reports: a store through a mapping of lower, say.
 pub const TOLD_TTL: Duration = Duration::from_secs(60);
-/// The same of names that are missing, where lower is watched. No longer: the kernel does not tell which it remembers, so
-/// that when events are lost, all of them must lapse by themselves.
+/// The same for names that are missing, where lower is watched. No longer, because the kernel does not tell which missing
+/// names it remembers: after lost events they must all lapse by themselves.
 pub const MISSING_TTL: Duration = BRIEF_TTL;
 /// What the desk shows changes with every request, and is asked for rarely.
 pub const DESK_TTL: Duration = Duration::ZERO;
@@ -62,16 +63,16 @@ impl Shown {
     }
 }
 
-/// What a name stands for.
+/// The result of looking a name up.
 #[derive(Clone, Copy, Debug)]
 pub enum Named {
     Entry(Shown),
-    /// Nothing, which the kernel may remember.
+    /// Nothing is there, and the kernel may remember that.
     Missing,
 }
 
 impl Named {
-    /// `ENOENT` where nothing is.
+    /// Returns the entry, or `ENOENT` if there is none.
     pub fn entry(self) -> Result<Shown> {
         match self {
             Self::Entry(shown) => Ok(shown),
@@ -80,7 +81,7 @@ impl Named {
     }
 }
 
-/// Number 0 says that there is nothing; the kernel reads no more of it.
+/// Attributes that say that nothing is there: inode number 0. The kernel reads no more of them.
 pub fn nothing() -> FileAttr {
     let time = UNIX_EPOCH;
     FileAttr {
@@ -138,8 +139,8 @@ fn permissions(mode: u32) -> u16 {
     u16::try_from(mode & 0o7777).expect("twelve bits fit in sixteen")
 }
 
-/// The lower half of what libc calls a device number is what the kernel sends and takes, as long as majors stay below
-/// 4096 and minors below 2^20; Linux has no others.
+/// The low 32 bits of libc's device number are what the kernel sends and takes, as long as majors stay below 4096 and
+/// minors below 2^20; Linux has no others.
 fn device_number(device: u64) -> u32 {
     u32::try_from(device & u64::from(u32::MAX)).expect("masked to 32 bits")
 }
@@ -150,7 +151,7 @@ pub fn system_time(time: Timestamp) -> SystemTime {
     second + Duration::from_nanos(u64::from(time.nanoseconds))
 }
 
-/// A time that a request carries. Before the epoch fuser 0.18.0 subtracts the nanoseconds that it should add (its
+/// A time from a request. Before the epoch fuser 0.18.0 subtracts the nanoseconds that it should add (its
 /// `system_time_from_time`), so they are read back the same way.
 pub fn requested_time(time: SystemTime) -> Timestamp {
     let (negative, distance) = match time.duration_since(UNIX_EPOCH) {

@@ -1,14 +1,16 @@
 //! Brings the thread that reads requests to the processor of the program that makes them.
 //!
 //! Each answer wakes a program. On the same processor that is a switch from one to the other; on another one it is an
-//! interrupt there, which on a virtual machine takes longer than most answers do. The kernel leaves two that wake each other
-//! where they are, together or apart. So a thread looks where the program runs that it has answered, and goes there.
+//! interrupt there, which on a virtual machine takes longer than most answers do. The kernel leaves two threads that wake
+//! each other where they are, together or apart. So a thread looks where the program runs that it has answered, and moves
+//! there.
 //!
-//! Where a processor is idle the kernel may take the program there with the next answer. Then it is tried less and less.
+//! If another processor is idle, the kernel may move the program there with the next answer. Then we try less and less
+//! often.
 
 use crate::sys::{process, processor};
 
-/// Requests between two looks, each of which costs some 15 µs, and a move as much again or twice.
+/// Requests between two looks. A look costs some 15 µs, and a move as much again or twice that.
 const GAP_MIN: u32 = 32;
 const GAP_MAX: u32 = 1024;
 
@@ -18,7 +20,7 @@ pub struct Pace {
     gap: u32,
     /// Requests since the last look.
     since: u32,
-    /// Of all threads one may be kept by its look, and no more.
+    /// A look may block, so only one thread at a time may be kept by one.
     is_looking: bool,
 }
 
@@ -29,7 +31,8 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// A request was answered: whether it is time to look, which who asks then does.
+    /// Counts an answered request. Returns whether it is time to look; if so, the caller must look and call
+    /// [`Self::looked`].
     pub fn is_time(&mut self) -> bool {
         self.since = self.since.saturating_add(1);
         let is_time = self.since >= self.gap && !self.is_looking;
@@ -52,7 +55,8 @@ pub enum Found {
     Apart,
 }
 
-/// Goes to where another thread runs. May take as long as that is in an `execve`: see [`process`].
+/// Moves this thread to the processor on which another thread runs. May take as long as that thread is in an `execve`:
+/// see [`process`].
 pub fn join(thread: u32) -> Found {
     match process::processor(thread) {
         Some(there) if there == processor::here() => return Found::Together,

@@ -15,7 +15,7 @@ pub struct Door {
 }
 
 impl Door {
-    /// Asks the view. A panic answers EIO and stops all writing: after it nobody knows what still holds.
+    /// Asks the view. A panic answers EIO and stops all writing: no invariant can be relied on after it.
     pub fn attempt<T>(&self, op: &'static str, ask: impl FnOnce(&View) -> overlay::Result<T>) -> Result<T, Errno> {
         self.view.note_request(op);
         match catch_unwind(AssertUnwindSafe(|| ask(&self.view))) {

@@ -3,9 +3,9 @@
 //! An offset is the number of entries before it, so that seeking back to any earlier one works, whatever came and went
 //! meanwhile (`rm -r` deletes while it reads).
 //!
-//! The kernel keeps what it was told of a directory that is watched, and each open says whether that is still true: it is
-//! as long as the directory's [`Version`] is the one it had when the listing was made. What the kernel keeps we keep too,
-//! for whoever reads on with it after it has been dropped there: an offset means something in one listing only.
+//! The kernel caches what it was told of a directory that is watched, and each open tells it whether that is still true:
+//! it is as long as the directory's [`Version`] is the one it had when the listing was made. We keep what the kernel
+//! caches, for readers that go on after the kernel has dropped it: an offset means something in one listing only.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -33,26 +33,26 @@ impl Listed {
     }
 }
 
-/// Entries of all listings that are kept together: 6 MiB or so. Past it all are dropped, and made anew when asked for.
+/// Entries of all listings that are kept together: about 6 MiB. Past it all are dropped, and made anew when asked for.
 const KEPT_ENTRIES_MAX: usize = 200_000;
 
-/// Entries of all listings that some handle reads: 128 MiB or so. Past it none is made until some are closed.
+/// Entries of all listings that some handle reads: about 128 MiB. Past it none is made until some are closed.
 const READ_ENTRIES_MAX: usize = 4_000_000;
 
 #[derive(Default)]
 pub struct Listings {
     open: Mutex<Open>,
     changes: Changes,
-    /// Of all listings that there are.
+    /// Counts the entries of all listings that exist.
     entries: Arc<AtomicUsize>,
 }
 
-/// How often names of a directory came or went in the view, as far as anybody said so.
+/// How often names of each directory came or went in the view, as far as [`Changes::note`] was told.
 #[derive(Clone, Default)]
 pub struct Changes(Arc<Mutex<HashMap<u64, u64>>>);
 
 impl Changes {
-    /// To be called once it shows, before whoever did it is told that it is done.
+    /// To be called once the change shows, and before the program that made it is answered.
     pub fn note(&self, dir: u64) {
         *self.0.lock().entry(dir).or_default() += 1;
     }
@@ -77,26 +77,26 @@ struct Version {
 struct Open {
     last: u64,
     handles: HashMap<u64, OpenDir>,
-    /// Of each directory what the kernel may have, and the version it was made at.
+    /// For each directory the listing that the kernel may have, and the version at which it was made.
     kept: HashMap<u64, (Version, Snapshot)>,
     kept_entries: usize,
 }
 
 struct OpenDir {
     dir: u64,
-    /// Once it was read.
+    /// `None` until it is read.
     snapshot: Option<Snapshot>,
-    /// When it was opened, if what is read through it goes into the kernel's cache.
+    /// The version at its opening, if what is read through it goes into the kernel's cache.
     cached_at: Option<Version>,
 }
 
 type Snapshot = Arc<Listing>;
 
-/// The entries of a directory. Their names stand end to end, for many listings are kept.
+/// The entries of a directory. The names are stored end to end to save memory: many listings are kept.
 pub struct Listing {
     names: Vec<u8>,
     entries: Vec<Compact>,
-    /// They are among these.
+    /// The count of entries in all listings, which includes these.
     counted: Arc<AtomicUsize>,
 }
 
@@ -107,7 +107,7 @@ struct Compact {
     kind: FileType,
 }
 
-/// An entry as it is told.
+/// An entry as a reader is given it.
 pub struct Entry<'a> {
     pub name: &'a OsStr,
     pub inode: u64,
@@ -138,7 +138,7 @@ impl Listing {
         Entry { name: OsStr::from_bytes(&self.names[begin..end(&self.entries[at])]), inode, kind }
     }
 
-    /// The entries after the first `offset`, with the offset after each.
+    /// Returns the entries after the first `offset`, each with the offset that follows it.
     pub fn after(&self, offset: u64) -> impl Iterator<Item = (u64, Entry<'_>)> {
         let skipped = usize::try_from(offset).unwrap_or(usize::MAX).min(self.len());
         (skipped..self.len()).map(|at| (at as u64 + 1, self.entry(at)))
@@ -152,7 +152,7 @@ impl Drop for Listing {
 }
 
 impl Open {
-    /// Whether another open handle fills the kernel's cache, or reads on from it. Two would have to read one listing from
+    /// True if another open handle fills the kernel's cache or reads on from it. Two would have to read one listing from
     /// their beginnings to their ends, whatever either removes meanwhile.
     fn is_filled(&self, dir: u64) -> bool {
         self.handles.values().any(|open| open.dir == dir && open.cached_at.is_some())
@@ -189,13 +189,13 @@ impl Open {
 }
 
 impl Listings {
-    /// By which others say that a directory has other names.
+    /// Lets others report that names of a directory came or went.
     pub fn changes(&self) -> Changes {
         self.changes.clone()
     }
 
-    /// A handle, and whether the kernel may keep what it reads through it, and use what it has. `ENFILE` where there are as
-    /// many as there may be open files.
+    /// Returns a handle, and flags that say whether the kernel may keep what it reads through it, and use what it has.
+    /// `ENFILE` if there are as many as there may be open files.
     pub fn open(&self, view: &View, dir: INodeNo) -> Result<(FileHandle, FopenFlags)> {
         let version = self.version(view, dir);
         let max = view.open_max();
@@ -223,7 +223,7 @@ impl Listings {
         Ok((FileHandle(handle), flags))
     }
 
-    /// None where a change may go unseen.
+    /// Returns `None` if a change may go unseen.
     fn version(&self, view: &View, dir: INodeNo) -> Option<Version> {
         let changes = self.changes.count(dir.0);
         Some(Version { changes, below: view.listing_stamp(dir)? })
@@ -233,18 +233,19 @@ impl Listings {
         self.open.lock().handles.remove(&handle.0);
     }
 
-    /// The kernel has let go of a directory, and of what it has kept of it. While it is unknown nobody says that its names
-    /// change, and it may come back under the same number.
+    /// The kernel has let go of a directory, and of what it has cached of it. While the kernel does not know the
+    /// directory, changes of its names are not reported, and it may come back under the same number.
     pub fn forget(&self, dir: INodeNo) {
         let mut open = self.open.lock();
         open.drop_kept(dir.0);
-        // Of one that has come back and was opened already, what is read is compared with how often it had changed then.
+        // It may have come back and be open already: its handles compare this count with what it was when they were
+        // opened.
         if !open.is_open(dir.0) {
             self.changes.forget(dir.0);
         }
     }
 
-    /// Tells entries from `offset` on until `full` says that there is no room for the one it was given.
+    /// Passes entries from `offset` on to `full`, until that returns true: it had no room for the one it was given.
     pub fn read(
         &self,
         view: &View,
@@ -257,8 +258,8 @@ impl Listings {
         Ok(())
     }
 
-    /// The same with attributes. Each entry told counts as looked up, but for `.` and `..`; one that is gone by now is
-    /// left out.
+    /// The same with attributes. Each entry that `full` takes counts as looked up, except `.` and `..`; one that is gone
+    /// by now is left out.
     pub fn read_plus(
         &self,
         view: &View,
@@ -280,7 +281,8 @@ impl Listings {
             let shown = match present(shown) {
                 Ok(Some(shown)) => shown,
                 Ok(None) => continue,
-                // What was told must reach the kernel, which counts it; the next read begins with the error.
+                // What `full` took must reach the kernel, which counts it as looked up; the next read begins with the
+                // error.
                 Err(_) if told_any => return Ok(()),
                 Err(err) => return Err(err),
             };
@@ -317,7 +319,7 @@ impl Listings {
         };
         let mut open = self.open.lock();
         match cached_at {
-            // What two handles put into the kernel's cache must be one listing, from its beginning to its end.
+            // If two handles fill the kernel's cache, both must read one listing, from its beginning to its end.
             Some(at) if is_first && version.as_ref() == Some(&at) => match open.kept.get(&dir.0) {
                 Some((kept, first)) if *kept == at => {
                     let first = first.clone();
@@ -333,7 +335,7 @@ impl Listings {
         Ok(snapshot)
     }
 
-    /// `ENFILE` where as many entries are kept for those who read as may be.
+    /// `ENFILE` if as many entries as allowed are already kept for readers.
     fn list(&self, view: &View, dir: INodeNo) -> Result<Snapshot> {
         match self.entries.load(Ordering::Relaxed) {
             READ_ENTRIES_MAX.. => Err(Error::errno(libc::ENFILE)),
@@ -349,7 +351,7 @@ fn entries(view: &View, dir: INodeNo) -> Result<Vec<Listed>> {
     entries.push(Listed { name: ".".into(), inode: number(dir)?, kind: FileType::Directory });
     entries.push(Listed { name: "..".into(), inode: number(view.parent(dir))?, kind: FileType::Directory });
     for mut entry in listed {
-        // Programs leave out entries without a number.
+        // Programs skip entries whose inode number is 0.
         if entry.inode == 0 {
             let Some(shown) = present(view.lookup(dir, &entry.name).and_then(Named::entry))? else { continue };
             entry.inode = shown.attr.ino.0;

@@ -12,41 +12,41 @@ use crate::overlay::NodeId;
 
 const INVALIDATE_INODE: i32 = 2;
 const INVALIDATE_ENTRY: i32 = 3;
-/// The name is asked for again before it is used, and stays what it is until then (`FUSE_EXPIRE_ONLY`, Linux 6.2).
+/// The kernel asks for the name again before it uses it, and keeps it until then (`FUSE_EXPIRE_ONLY`, Linux 6.2).
 const EXPIRE_ONLY: u32 = 1;
-/// Length, code and number of the request, which is none.
+/// Length, code and the number of a request, which is 0 in a notice.
 const HEADER_BYTES: usize = 16;
 
-/// A way to the kernel beside the session's.
+/// A way to the kernel beside the session's own.
 #[derive(Clone)]
 pub struct Notices(Arc<OwnedFd>);
 
 impl Notices {
-    /// `device`: the session's, once more.
+    /// `device` is the session's device, by a further descriptor.
     pub fn new(device: Arc<OwnedFd>) -> Self {
         Self(device)
     }
 
-    /// The attributes of a node. `ENOENT` when the kernel does not know the node.
+    /// Drops the attributes of a node. `ENOENT` when the kernel does not know the node.
     pub fn attributes(&self, node: NodeId) -> io::Result<()> {
         // A negative offset means the attributes alone, for which no page is locked.
         self.inode(node, -1)
     }
 
-    /// Attributes, and the content from the first byte to the last.
+    /// Drops the attributes of a node, and its content from the first byte to the last.
     pub fn content(&self, node: NodeId) -> io::Result<()> {
         self.inode(node, 0)
     }
 
-    /// What a name stands for, with all that is known below it.
+    /// Drops what a name stands for, with all that is known below it.
     pub fn entry(&self, parent: NodeId, name: &OsStr) -> io::Result<()> {
         self.name(parent, name, 0)
     }
 
-    /// For how long a name holds, and that alone.
+    /// Ends the time for which a name holds, and drops nothing.
     pub fn entry_expires(&self, parent: NodeId, name: &OsStr) -> io::Result<()> {
         match self.name(parent, name, EXPIRE_ONLY) {
-            // Older kernels do not know how.
+            // Older kernels do not know the flag.
             Err(err) if err.raw_os_error() == Some(libc::EINVAL) => self.entry(parent, name),
             other => other,
         }

@@ -1,5 +1,5 @@
-//! Tells the kernel what to forget. What needs no lock of the kernel's is told at once; what waits for pages or for a
-//! directory is told by a thread of its own, since the request that holds them may be the one being answered.
+//! Tells the kernel what to forget. A notice that needs no lock of the kernel's is sent at once. One that waits for pages
+//! or for a directory is sent by a thread of its own, since the request that holds them may be the one being answered.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -12,16 +12,16 @@ use super::watchers::Herald;
 use crate::model::RelPath;
 use crate::overlay::{NodeId, Observer};
 
-/// How long a reply waits for the kernel to forget. Only a directory kept locked by a request that lasts makes it wait at
-/// all, and changes may take a second to show (SPEC §2).
+/// How long a reply waits for the kernel to forget. It waits at all only where a long request keeps a directory locked,
+/// and changes may take a second to show (SPEC §2).
 const CATCH_UP_MAX: Duration = Duration::from_secs(1);
 
 enum Forget {
     Content(NodeId),
     Entry(NodeId, OsString),
-    /// For how long a name holds, and nothing else of it.
+    /// The time for which a name holds, and nothing else about it.
     Expiry(NodeId, OsString),
-    /// Not for the kernel: says that all before it was told.
+    /// Not for the kernel: reports that everything before it has been told.
     CaughtUp(Sender<()>),
 }
 
@@ -62,7 +62,7 @@ impl Teller {
 }
 
 impl Queue {
-    /// Until no teller is left.
+    /// Tells the kernel everything that is queued, until no teller is left.
     pub fn run(self, notices: &Notices) {
         for forget in self.0 {
             match forget {
@@ -119,11 +119,11 @@ impl Observer for KernelCache {
     }
 }
 
-/// Whether the kernel knew of it.
+/// Logs a failure. Returns whether the kernel knew what it was told to forget.
 fn told(what: &str, result: io::Result<()>) -> bool {
     match result {
         Ok(()) => return true,
-        // The kernel had it no more, or is itself gone.
+        // The kernel no longer had it, or is itself gone.
         Err(err)
             if matches!(err.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ENODEV | libc::ENOTCONN)) => {}
         Err(err) => log::warn!("make the kernel forget {what}: {err}"),

@@ -1,19 +1,19 @@
-//! Who reads the next request.
+//! Decides which thread reads the next request.
 //!
 //! All of fuser's event threads read from one device. Left to themselves they sleep there, and each request wakes the one
 //! that has slept longest: a wake-up across processors costs more than most requests do, and that thread's cache is cold.
 //!
 //! ```text
 //!   reads ──► serves ──┬── several programs ask at once ──────────────► reads
-//!                      ├── one does, and nobody reads ──► lingers ────► reads
-//!                      └── one does, and somebody reads ► rests, until it is called
+//!                      ├── one asks, no thread reads ───► lingers ────► reads
+//!                      └── one asks, another reads ─────► rests, until it is called
 //! ```
-//! A program that waits for its answer mostly asks again at once: the thread that answered it is still awake then, and
-//! nobody need be woken. Where several ask at the same time, all threads read, as they would by themselves.
+//! A program that waits for its answer mostly asks again at once: the thread that answered it is still awake then, and no
+//! other need be woken. While several programs ask at the same time, all threads read, as they would by themselves.
 //!
 //! A thread that serves may wait for what another request brings. So a thread of its own looks every [`TICK`] whether a
-//! request waits that nobody takes, and calls one that rests ([`Readers::watch_until_the_end`]): however the threads are
-//! counted here, none waits for ever.
+//! request waits that no thread takes, and calls one that rests ([`Readers::watch_until_the_end`]): however the threads
+//! are counted here, no request waits for ever.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -24,38 +24,38 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::company::{self, Pace};
 
 /// How long a thread that has answered looks for the next request before it sleeps. A program that goes from one call to
-/// the next takes some 5 µs, and nearly always less than 20; one that takes longer does not feel a wake-up. Where it has been
-/// given this very processor it waits for as long as this.
+/// the next takes some 5 µs, and nearly always less than 20; one that takes longer does not feel a wake-up. A program
+/// that was given this very processor waits for all of this time.
 const LINGER: Duration = Duration::from_micros(20);
 
-/// Between two looks less than a microsecond passes, unless somebody else was given the processor.
+/// Two looks are less than a microsecond apart, unless the processor was given to another thread; past this, it was.
 const ELSEWHERE: Duration = Duration::from_micros(30);
 
-/// For so long nobody lingers then: the processors have other work, and a thread that sleeps comes to its turn sooner
-/// than one that has used up its time.
+/// For this long no thread lingers then: the processors have other work, and a thread that sleeps is scheduled sooner
+/// than one that has used up its time slice.
 const BUSY: Duration = Duration::from_millis(5);
 
-/// For so long several programs are taken to ask, since they last did at the same time.
+/// How long several programs are assumed to be asking after they last did so at the same time.
 const CROWD: Duration = Duration::from_millis(10);
 
-/// A request that waits for so long, and for as long again, is waiting for somebody who reads.
+/// A request that waits for one tick to two, while none is taken, needs another thread to read it.
 const TICK: Duration = Duration::from_millis(1);
 
-/// Without a request for so many ticks, nobody needs to look.
+/// After this many ticks without a request, looking stops until the next one.
 const QUIET_TICKS: u32 = 20;
 
-/// Who waits for the answer to a request.
+/// What waits for the answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asker {
-    /// By the number of its thread; 0 where that is not seen from here.
+    /// `thread` is the id of its thread; 0 if that is not visible from here.
     Program { thread: u32 },
-    /// The kernel lets go of something, and nobody waits for that.
+    /// The kernel lets go of something, and no program waits for that.
     Nobody,
 }
 
 pub struct Readers {
     device: OwnedFd,
-    /// Whether there is another processor, on which a program may run while a thread lingers, or does.
+    /// Whether there is another processor, so that a program can run while a thread lingers, or may run elsewhere.
     has_others: bool,
     state: Mutex<State>,
     called: Condvar,
@@ -67,7 +67,7 @@ struct State {
     reading: usize,
     /// Requests being served for which programs wait.
     serving: usize,
-    /// A request waited already when this thread of a program was about to be answered.
+    /// A request was already waiting when this thread of a program was about to be answered.
     overtaken: Option<u32>,
     resting: usize,
     /// Threads that were called and have not noticed yet.
@@ -76,7 +76,7 @@ struct State {
     busy_until: Option<Instant>,
     /// Requests so far.
     served: u64,
-    /// When it is looked next where the program runs.
+    /// When to look next where the program runs.
     pace: Pace,
     has_ended: bool,
 }
@@ -88,7 +88,7 @@ pub struct Turn<'a> {
 }
 
 impl Readers {
-    /// For so many threads, each of which begins by reading.
+    /// For `threads` threads, each of which begins by reading.
     pub fn new(device: OwnedFd, threads: usize) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, |processors| processors.get());
         let state = State { reading: threads, ..State::default() };
@@ -107,7 +107,7 @@ impl Readers {
                 }
                 state.serving += 1;
             }
-            // That may have been what waited.
+            // This may have been the request that waited.
             Asker::Nobody => state.overtaken = None,
         }
         if state.reading == 0 && state.is_crowded() {
@@ -116,7 +116,8 @@ impl Readers {
         Turn { readers: self, asker }
     }
 
-    /// Who asked is about to be answered: whoever asks before that is another program, or nobody who waits.
+    /// The answer to `asker` is about to be sent. A request that waits already comes from another program, or is one for
+    /// which no program waits.
     pub fn will_answer(&self, asker: Asker) {
         let mut state = self.state.lock();
         state.serving -= 1;
@@ -147,8 +148,9 @@ impl Readers {
         }
     }
 
-    /// Who is to read next goes to the processor of whom it has answered. That may last as long as an `execve` there, so this
-    /// thread is not yet counted among those that read: another is called if a request comes.
+    /// The thread that is to read next moves to the processor of the program that it has answered. That may last as long
+    /// as an `execve` there, so this thread is not yet counted among those that read: another is called if a request
+    /// comes.
     fn join_now_and_then(&self, state: &mut MutexGuard<'_, State>, answered: Asker) {
         let Asker::Program { thread } = answered else { return };
         if self.has_others && state.reading == 0 && !state.is_crowded() && state.pace.is_time() {
@@ -157,7 +159,7 @@ impl Readers {
         }
     }
 
-    /// Whoever calls has counted this thread among those that read.
+    /// Waits for [`Self::call`], which counts this thread among those that read.
     fn rest(&self, mut state: MutexGuard<'_, State>) {
         state.resting += 1;
         while state.calls == 0 && !state.has_ended {
@@ -167,7 +169,7 @@ impl Readers {
         state.calls = state.calls.saturating_sub(1);
     }
 
-    /// Has a thread that rests read, if there is one.
+    /// Makes a resting thread read, if there is one.
     fn call(&self, state: &mut State) {
         if state.resting > state.calls {
             state.calls += 1;
@@ -176,7 +178,7 @@ impl Readers {
         }
     }
 
-    /// Until there is a request, or it has taken too long.
+    /// Returns when there is a request, or after too long.
     fn linger(&self) {
         let begun = Instant::now();
         let mut last = begun;
@@ -205,21 +207,22 @@ impl Readers {
             Ok(_) if device[0].revents().intersects(PollFlags::ERR | PollFlags::HUP) => Look::End,
             Ok(_) => Look::Request,
             Err(err) => {
-                // Then nobody can look, and everybody reads.
+                // Without `poll` no thread can look, so all of them read.
                 log::error!("look for requests of the kernel: {err}");
                 Look::End
             }
         }
     }
 
-    /// Sees to it that somebody reads where a request waits, until the session ends: then nobody rests any more.
+    /// Until the session ends, sees to it that some thread reads when a request waits. After that no thread rests any
+    /// more.
     pub fn watch_until_the_end(&self) {
         while self.look_for(None) != Look::End && self.watch_a_burst() {}
         self.state.lock().has_ended = true;
         self.called.notify_all();
     }
 
-    /// While requests come. False at the end of the session.
+    /// Looks every [`TICK`] while requests come. Returns false at the end of the session.
     fn watch_a_burst(&self) -> bool {
         let (mut quiet, mut served) = (0, 0);
         while quiet < QUIET_TICKS {
@@ -240,7 +243,7 @@ impl Readers {
     }
 }
 
-/// What the device has.
+/// What a look at the device finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Look {
     Nothing,
@@ -249,8 +252,9 @@ enum Look {
 }
 
 impl State {
-    /// Whether the request that waited while another was answered is this thread's, and the other's was not. A thread that
-    /// has a file removed asks again while the kernel lets go of that: both wait then, and only one program asks.
+    /// Returns whether the request that waited while another was answered is this thread's, and the other one was not. A
+    /// thread that closes or removes a file may ask again while the kernel still lets go of that file: both requests wait
+    /// then, and only one program asks.
     fn is_another(&mut self, thread: u32) -> bool {
         self.overtaken.take().is_some_and(|answered| answered != thread || thread == 0)
     }

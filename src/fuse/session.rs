@@ -1,5 +1,5 @@
-//! From a mounted device to a running session. Unmounting is the caller's: another mount namespace may keep the session
-//! alive long after, so nobody should wait for its end in order to leave.
+//! From a mounted device to a running session. Unmounting is up to the caller, which should not wait for the session to
+//! end: another mount namespace may keep it alive long after.
 
 use std::io;
 use std::path::Path;
@@ -26,7 +26,7 @@ use crate::sys::ring;
 use crate::sys::thread;
 use crate::sys::watch::Watches;
 
-/// Who reads and writes what nobody judges.
+/// Whether the kernel or the daemon reads and writes files that are not judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passing {
     /// The kernel by itself, where it can: at lower's own speed.
@@ -35,7 +35,7 @@ pub enum Passing {
     ByDaemon,
 }
 
-/// How many directories below may be watched, so that the kernel may believe for long what it is told of them.
+/// How many directories below may be watched. What the kernel is told of a watched one holds for long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Watching {
     /// Half of what this user may have.
@@ -44,7 +44,7 @@ pub enum Watching {
     AtMost(usize),
 }
 
-/// By what requests come.
+/// The way by which requests come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Channel {
     /// The device that is mounted, as with any FUSE file system.
@@ -54,7 +54,7 @@ pub enum Channel {
     Rings,
 }
 
-/// What of the kernel's is used, as far as it is to be had.
+/// Which of the kernel's abilities are used, where it has them.
 #[derive(Clone, Copy, Debug)]
 pub struct Means {
     pub passing: Passing,
@@ -64,12 +64,13 @@ pub struct Means {
 
 /// A session that answers. Dropping it ends nothing.
 pub struct Running {
-    /// Gives one message, when the kernel has closed the session: the last mount of it is gone.
+    /// Receives one message, once the kernel has closed the session: its last mount is gone.
     pub ended: Receiver<io::Result<()>>,
 }
 
-/// Answers the kernel on a device, to the view of which a path leads, in threads of its own, and becomes the view's observer.
-/// Returns when the kernel has been greeted: from then on the mount point answers.
+/// Answers the requests that the kernel sends on `device`, in threads of its own, and becomes the overlay's observer.
+/// `view` is a path that leads to the mounted view. Returns once the kernel has been greeted: from then on the mount
+/// point answers.
 pub fn serve(
     (mount::Door { device, number }, view): (mount::Door, &Path),
     overlay: Arc<Overlay>,
@@ -91,9 +92,9 @@ pub fn serve(
     let tried = (means.channel == Channel::Rings).then(ring::try_ring);
     let by_rings = Arc::new(AtomicBool::new(tried.as_ref().is_some_and(Result::is_ok)));
     let adapter = Adapter::new(door.clone(), stack_depth, by_rings.clone(), readers.clone());
-    // Who may come in is for the mount's own options, which the kernel keeps.
+    // Access is decided by the mount's own options, which the kernel enforces.
     let session = Session::from_fd(adapter, device, SessionACL::All, config())?;
-    // Asked for here and once: every file would get the same answer.
+    // Tried once, here: the answer would be the same for every file.
     overlay.set_passes_through(match stack_depth.map(|_| try_passthrough(asked.clone())) {
         Some(Ok(())) => true,
         Some(Err(err)) => {
@@ -124,13 +125,13 @@ pub fn serve(
     Ok(Running { ended })
 }
 
-/// Whether requests come by rings, which were tried, or why they do not.
+/// Returns `Ok` if requests come by rings, or else the reason why they do not.
 fn agreed(tried: io::Result<()>, has_agreed: bool) -> Result<(), String> {
     tried.map_err(|err| err.to_string())?;
     has_agreed.then_some(()).ok_or_else(|| "this kernel has none".to_owned())
 }
 
-/// Watches lower from before the first request on. Without watches the kernel is told that nothing holds for long.
+/// Watches lower, beginning before the first request. Without watches the kernel is told that nothing holds for long.
 fn follow_lower(overlay: &Arc<Overlay>, watching: Watching) -> io::Result<()> {
     let max = match watching {
         Watching::AtMost(0) => return Ok(()),

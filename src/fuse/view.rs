@@ -1,4 +1,5 @@
-//! Who answers: the overlay, or the desk behind `.fettle`. Ids tell which; nobody may change anything at the desk.
+//! Sends each question to the overlay, or to the desk behind `.fettle`; ids tell which. At the desk nothing can be
+//! changed, except by what its control file is asked.
 
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
@@ -27,17 +28,17 @@ pub struct View {
     changes: Changes,
 }
 
-/// From where bytes come that are written.
+/// Where the bytes of a write come from.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
     PageCache,
     Program(&'a Caller),
-    /// One whose writes clear set-id bits.
+    /// A program whose writes clear set-id bits.
     Unprivileged(&'a Caller),
 }
 
 impl<'a> Source<'a> {
-    /// What the kernel writes back by itself bears nobody's pid, or that of whoever made it do so.
+    /// A write that the kernel makes by itself, from its page cache, carries no pid, or that of a process that caused it.
     pub fn of(flags: WriteFlags, caller: &'a Caller) -> Self {
         match (flags.contains(WriteFlags::FUSE_WRITE_CACHE), flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID)) {
             (true, _) => Self::PageCache,
@@ -47,7 +48,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Whose an id is, of a node or of an open file: the desk's begin at [`DESK_ROOT`].
+/// Whose id this is, of a node or of an open file: the desk's begin at [`DESK_ROOT`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose<T> {
     Overlay(T),
@@ -72,7 +73,7 @@ impl View {
         self.overlay.traffic().note(request);
     }
 
-    /// Once an answer is out, and its program runs on another processor.
+    /// To be called once an answer is out, while its program goes on on another processor.
     pub fn after_answer(&self) {
         self.overlay.after_answer();
     }
@@ -87,7 +88,7 @@ impl View {
             Whose::Overlay(parent) => match self.overlay.find(parent, name)? {
                 Found::Entry(entry) => Ok(Named::Entry(entry.attributes.into())),
                 Found::Nothing(Holds::UntilTold) => Ok(Named::Missing),
-                // Without a lifetime: it may appear below unseen, and the next open must find it (SPEC §2).
+                // Without a lifetime: the name may appear below unseen, and the next open must find it (SPEC §2).
                 Found::Nothing(Holds::Briefly) => Err(Error::errno(libc::ENOENT)),
             },
             Whose::Desk(parent) => {
@@ -100,7 +101,7 @@ impl View {
     pub fn forget(&self, ino: INodeNo, lookups: u64) {
         match node(ino) {
             Whose::Overlay(node) => self.overlay.forget(node, lookups),
-            // The desk counts nothing.
+            // The desk counts no lookups.
             Whose::Desk(_) => {}
         }
     }
@@ -116,9 +117,10 @@ impl View {
         }
     }
 
-    /// For who asks to change them so that others learn of a change that was made already.
+    /// For the thread `watchers`, which sets times only to make others learn of a change that was made already.
     fn attributes_unchanged(&self, ino: INodeNo) -> Result<Shown> {
-        // As with a true change, the kernel takes this answer whatever it was told meanwhile.
+        // As after a real change, the kernel takes this answer whatever it was told in the meantime, so it may not hold
+        // for long.
         Ok(Shown { ttl: BRIEF_TTL, ..self.attributes(ino)? })
     }
 
@@ -193,7 +195,8 @@ impl View {
         Ok(made.attributes.into())
     }
 
-    /// Does that by which names of directories may come or go, and says so: once it shows, before whoever asked is told.
+    /// Runs `act`, by which names of `dirs` may come or go, and notes that: once it shows, and before the caller is
+    /// answered.
     fn naming<T, const N: usize>(&self, dirs: [INodeNo; N], act: impl FnOnce() -> Result<T>) -> Result<T> {
         let done = act();
         dirs.iter().for_each(|dir| self.changes.note(dir.0));
@@ -204,14 +207,14 @@ impl View {
         match node(ino) {
             Whose::Overlay(node) => {
                 let opened = self.overlay.open(node, OpenFlags::from_raw(flags), caller)?;
-                // Without writing there is nothing to settle at its close: a third of the cost of opening and closing
-                // (measured).
+                // Opened without write access, a file has nothing to settle at its close. That saves a third of the cost
+                // of opening and closing (measured).
                 let unflushed = if may_write(flags) { FopenFlags::empty() } else { FopenFlags::FOPEN_NOFLUSH };
                 Ok(opened_file(opened, flags, unflushed))
             }
             Whose::Desk(node) => {
                 let handle = at_desk(self.desk.open(node, may_write(flags), caller))?;
-                // What is behind a virtual file changes by itself, and its offsets may mean nothing.
+                // The content of a virtual file changes by itself, and its offsets may mean nothing.
                 Ok(OpenedFile { handle: FileHandle(handle), flags: FopenFlags::FOPEN_DIRECT_IO, passed: None })
             }
         }
@@ -228,7 +231,7 @@ impl View {
         let dir = place(parent, name)?;
         let flags_in = OpenFlags::from_raw(flags);
         let (entry, opened) = self.naming([parent], || self.overlay.create(dir, name, mode, flags_in, caller))?;
-        // Its close is judged however it was opened, so every flush is wanted.
+        // The close of a created file is judged however it was opened, so every flush is wanted.
         let opened = opened_file(opened, flags, FopenFlags::empty());
         Ok((entry.attributes.into(), opened))
     }
@@ -238,15 +241,16 @@ impl View {
             Whose::Overlay(handle) => self.overlay.read(handle, offset, size),
             Whose::Desk(handle) => {
                 let answer = at_desk(self.desk.read(handle, offset, size, caller));
-                // Who is told that something landed or went must then also see it.
+                // A client that is told that something landed or went must also see it in the view.
                 self.teller.catch_up();
                 answer
             }
         }
     }
 
-    /// `flags` are those that the descriptor has now. For one that appends, the kernel's offset is the end that it has last
-    /// heard of: a discard, a rollback or an edit below may have moved it since. It sends one request after the other.
+    /// `flags` are those that the descriptor has now. For one that appends, the kernel's offset is the last end it has
+    /// heard of: a discard, a rollback or an edit below may have moved it since. The kernel sends appending writes one at
+    /// a time.
     pub fn write(&self, handle: HandleId, offset: u64, data: &[u8], flags: i32, from: Source<'_>) -> Result<usize> {
         let to = if flags & libc::O_APPEND != 0 { Position::End } else { Position::At(offset) };
         match from {
@@ -267,7 +271,7 @@ impl View {
         }
     }
 
-    /// To be asked for as soon as a release is read, and kept until it is done.
+    /// To be called as soon as a release is read; the guard is to be kept until the release is done.
     pub fn release_begun(&self, handle: FileHandle) -> impl Drop + use<> {
         let handle = match open_file(handle) {
             Whose::Overlay(handle) => Some(handle),
@@ -317,7 +321,7 @@ impl View {
             (Whose::Overlay(source), Whose::Overlay(target)) => {
                 self.overlay.copy_file_range(source, from.1, target, to.1, length, caller)
             }
-            // `cp` then reads and writes.
+            // `cp` then falls back to reading and writing.
             (Whose::Desk(_), _) | (_, Whose::Desk(_)) => Err(Error::errno(libc::EXDEV)),
         }
     }
@@ -338,12 +342,12 @@ impl View {
         }
     }
 
-    /// How many files may be open at once, and as many directories.
+    /// How many files may be open at once; as many directories may be, too.
     pub fn open_max(&self) -> u64 {
         self.overlay.open_max()
     }
 
-    /// By which listings of a directory can be told apart; none where a change may go unseen.
+    /// Returns a stamp by which listings of a directory can be told apart; `None` if a change may go unseen.
     pub fn listing_stamp(&self, dir: INodeNo) -> Option<ListingStamp> {
         match node(dir) {
             Whose::Overlay(dir) => self.overlay.listing_stamp(dir),
@@ -351,7 +355,7 @@ impl View {
         }
     }
 
-    /// The directory above, as far as `..` of a listing needs it: the root and what is at the desk stand for themselves.
+    /// The directory above, as far as `..` of a listing needs it: the root and what is at the desk are their own parents.
     pub fn parent(&self, dir: INodeNo) -> INodeNo {
         match node(dir) {
             Whose::Overlay(ROOT) | Whose::Desk(_) => dir,
@@ -394,7 +398,7 @@ impl View {
     }
 }
 
-/// The directory in which a name may be made, taken or replaced; `EPERM` at the desk and for its own name.
+/// Returns the directory in which a name may be made, taken or replaced; `EPERM` at the desk and for its own name.
 fn place(parent: INodeNo, name: &OsStr) -> Result<NodeId> {
     match node(parent) {
         Whose::Overlay(ROOT) if name == STATE_DIR_NAME => Err(not_at_the_desk()),
@@ -433,9 +437,9 @@ fn opened_file(opened: Opened, flags: i32, further: FopenFlags) -> OpenedFile {
         flags_out |= FopenFlags::FOPEN_KEEP_CACHE;
     }
     if may_write(flags) && opened.passed.is_none() {
-        // Through the page cache, who reads what he has just written may be shown what was there before: the kernel
-        // drops a page that is on its way to us when it learns of another write's time, and reads it from us too early.
-        // And before the first write it would ask us for the file's capabilities, to drop them.
+        // Through the page cache, a program that reads what it has just written might see what was there before: when the
+        // kernel learns of another write's time it drops a page that is still on its way to us, and reads it from us too
+        // early. And before the first write it would ask for the file's capabilities, in order to drop them.
         flags_out |= FopenFlags::FOPEN_DIRECT_IO;
     }
     OpenedFile { handle: FileHandle(opened.handle.0), flags: flags_out, passed: opened.passed }
@@ -446,7 +450,7 @@ pub fn may_write(flags: i32) -> bool {
     flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0
 }
 
-/// A value as `getxattr` and `listxattr` want it: its length for a size of none, `ERANGE` where it does not fit.
+/// A value in the form that `getxattr` and `listxattr` want: its length if `size` is 0, `ERANGE` if it does not fit.
 pub fn fitting(value: Vec<u8>, size: u32) -> Result<Xattr> {
     let length = u32::try_from(value.len()).map_err(|_| Error::errno(libc::E2BIG))?;
     match size {

@@ -1,9 +1,9 @@
-//! Programs that watch the view: what changes other than through it makes an event for them, too.
+//! Events for programs that watch the view, about changes that were not made through it.
 //!
-//! The kernel makes events for what is done through a mount, and none for what it is told to forget. So a thread of our
-//! own does something through the mount that changes nothing: it sets the time of a file, by its thread id the request is
-//! known for ours, and is answered with what is. Watchers get `IN_MODIFY` for the name, or for the directory where the
-//! name is gone. That costs a few requests each, and is only done while anybody watches.
+//! The kernel makes events for what is done through a mount, and none for what it is told to forget. So a thread of ours
+//! does something through the mount that changes nothing: it sets the time of a file, and the view, which knows the
+//! request by the thread's id, answers with the attributes as they are. Watchers get `IN_MODIFY` for the name, or for the
+//! directory where the name is gone. That costs a few requests each, and is only done while any program watches.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,12 +22,13 @@ use crate::sys::mount::Device;
 use crate::sys::tree::{Tree, is_absent};
 use crate::sys::watchers::is_anybody_watching;
 
-/// To look for watchers takes at most this share of the time, so that a flood of changes costs no more than a tenth.
+/// Looking for watchers takes at most one part in this many of the time, so that a flood of changes costs no more than a
+/// tenth.
 const LOOKING_SHARE: u32 = 10;
-/// And no change waits longer for the next look.
+/// The longest pause between two looks, even if they then take a larger share.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
-/// Says what programs that watch should learn of.
+/// Queues the paths about which programs that watch should learn.
 #[derive(Clone)]
 pub struct Herald {
     queue: Sender<RelPath>,
@@ -35,7 +36,7 @@ pub struct Herald {
     thread: Arc<AtomicU32>,
 }
 
-/// The other end.
+/// The other end of the queue.
 pub struct Heralded {
     queue: Receiver<RelPath>,
     thread: Arc<AtomicU32>,
@@ -44,7 +45,7 @@ pub struct Heralded {
     teller: Teller,
 }
 
-/// `view` leads to the file system of that number.
+/// `view` is a path that leads to the file system with that device number.
 pub fn herald((view, number): (&Path, Device), teller: Teller) -> (Herald, Heralded) {
     let (sender, receiver) = channel();
     let thread = Arc::new(AtomicU32::new(0));
@@ -60,14 +61,14 @@ impl Herald {
         }
     }
 
-    /// Whether a request comes from the thread that changes nothing. `pid`: as the kernel tells it, a thread's.
+    /// Whether a request comes from the thread that changes nothing. `pid` is, as the kernel tells it, that of a thread.
     pub fn is_own(&self, pid: u32) -> bool {
         pid != 0 && pid == self.thread.load(Ordering::Relaxed)
     }
 }
 
 impl Heralded {
-    /// Until nobody has anything to tell any more.
+    /// Works until no [`Herald`] is left.
     pub fn run(self) {
         let own = rustix::thread::gettid().as_raw_nonzero().get();
         self.thread.store(own.cast_unsigned(), Ordering::Relaxed);
@@ -81,7 +82,7 @@ impl Heralded {
             let watched = is_anybody_watching(device).unwrap_or(false);
             let took = begun.elapsed();
             if watched {
-                // What is looked at by name must be what is there now.
+                // Looking `paths` up by name must find what is there now.
                 self.teller.catch_up();
                 paths.iter().for_each(|path| self.touch(path, device));
             }
@@ -89,7 +90,7 @@ impl Heralded {
         }
     }
 
-    /// Changes nothing at `path`, or at the nearest directory above it that is there.
+    /// Sets the time of `path`, which changes nothing, or of the nearest directory above it that exists.
     fn touch(&self, path: &RelPath, device: u64) {
         let mut at = Some(path.clone());
         while let Some(path) = at {
@@ -109,7 +110,8 @@ impl Heralded {
             // Something else is mounted there by now.
             return Ok(());
         }
-        // What is told of may be another thing by now, for one a symlink that leads out of the view.
+        // The path may lead elsewhere by now: no symlink is followed, which might leave the view, and no mount is
+        // touched.
         let found = view.open_at(path, OFlags::PATH)?;
         if Meta::of(found.as_fd())?.device != device {
             return Ok(());
@@ -118,7 +120,7 @@ impl Heralded {
     }
 }
 
-/// The time of modification alone is what the kernel takes for a change of content.
+/// Sets the modification time alone: only that does the kernel report as a change of content.
 fn modify_nothing(inode: &OwnedFd) -> rustix::io::Result<()> {
     let times = Timestamps {
         last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },

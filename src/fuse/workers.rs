@@ -45,7 +45,7 @@ impl Workers {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Does the work: before returning if there is room for that, else soon, on another thread. It must not panic.
+    /// Does the work: before returning if there is room for that, otherwise soon, on another thread. It must not panic.
     pub fn off_path(&self, work: impl FnOnce() + Send + 'static) {
         match self.enter() {
             Some(_here) => work(),
@@ -103,7 +103,7 @@ impl Shared {
         }
     }
 
-    /// In place of a thread that could not be started.
+    /// Does the work of a thread that could not be started.
     fn serve_queued(&self) {
         let mut state = self.state.lock();
         while let Some(work) = state.queue.pop_front() {

@@ -27,8 +27,8 @@ pub struct Backing {
 }
 
 impl Backing {
-    /// On a device whose session has begun, and has agreed on it. The kernel wants CAP_SYS_ADMIN outside of any user namespace
-    /// (EPERM).
+    /// `device` must be that of a session that has begun and has agreed on passthrough. The kernel wants CAP_SYS_ADMIN
+    /// outside of any user namespace (EPERM).
     pub fn open(device: Arc<OwnedFd>, file: BorrowedFd<'_>) -> io::Result<Self> {
         let map = BackingMap { fd: file.as_raw_fd(), flags: 0, padding: 0 };
         // SAFETY: the kernel reads one `fuse_backing_map`, which `map` is.
@@ -39,7 +39,7 @@ impl Backing {
         }
     }
 
-    /// By which the kernel knows it.
+    /// The number by which the kernel knows the file.
     pub fn id(&self) -> u32 {
         self.id
     }
@@ -54,7 +54,7 @@ impl Drop for Backing {
     }
 }
 
-/// Whether the kernel takes files to read and write by itself. Tried with a file in memory.
+/// Fails if the kernel does not take files to read and write by itself. Tried with a file in memory.
 pub fn try_passthrough(device: Arc<OwnedFd>) -> io::Result<()> {
     let file = rustix::fs::memfd_create("passthrough", MemfdFlags::CLOEXEC)?;
     Backing::open(device, file.as_fd()).map(drop)

@@ -25,8 +25,8 @@ struct Pages {
     recently_evicted: u64,
 }
 
-/// Whether all of a file's content has been written to the disk, though perhaps not flushed there: nothing of it waits
-/// in memory. An error when the kernel does not tell.
+/// True if all of a file's content has been written to the disk, though perhaps not flushed there: nothing of it waits in
+/// memory. An error when the kernel does not tell.
 pub fn is_written_out(file: BorrowedFd<'_>) -> io::Result<bool> {
     let (range, mut pages) = (Range { offset: 0, length: 0 }, Pages::default());
     // SAFETY: both structures are laid out as the kernel's and live until the call has returned.
@@ -37,8 +37,8 @@ pub fn is_written_out(file: BorrowedFd<'_>) -> io::Result<bool> {
     }
 }
 
-/// Begins to write out what waits in memory of a file, and waits for nothing. As file systems do by themselves for the
-/// content that a plain rename puts in the place of another: what a power cut can leave of it is then old or new.
+/// Begins to write out what waits in memory of a file, without waiting for that. File systems do the same by themselves
+/// when a plain rename replaces a file: what a power cut leaves is then the old content or the new.
 pub fn start_writeback(file: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: takes no pointers. From 0 for 0 bytes: to the end.
     match unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) } {

@@ -1,4 +1,4 @@
-//! Into the background, with word back to whoever waits in front.
+//! Forks into the background, and reports back to the process that waits in front.
 //!
 //! The parent stays until the child says that it is ready, or why not, or dies. A start that ends without a word is a
 //! failure: dropping the [`ReadySignal`] says so. Begin with [`fork`].
@@ -35,7 +35,7 @@ pub struct Readiness {
     word: File,
 }
 
-/// A child that was ready. Its end is for whoever started it to wait for.
+/// A child that has become ready. Waiting for its end is up to the caller.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Child(Pid);
 
@@ -69,8 +69,8 @@ const FAILED: u8 = b'F';
 /// Longer than any error we write; a broken child must not make the parent allocate at will.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
-/// A thread that was joined stands among the others until the kernel has let go of it: on a busy machine some
-/// milliseconds.
+/// How long to wait until only one thread is counted: the kernel still lists a thread that was joined, on a busy machine
+/// for some milliseconds.
 const THREAD_ENDS_MAX: Duration = Duration::from_secs(2);
 const THREADS_COUNTED_EVERY: Duration = Duration::from_millis(1);
 
@@ -82,7 +82,7 @@ pub fn fork() -> io::Result<Forked> {
     fork_among_threads()
 }
 
-/// For who is about to fork: other threads would be missing in the child, with their locks held.
+/// To be called before a fork: other threads would be missing in the child, with their locks held.
 pub(super) fn check_alone() -> io::Result<()> {
     match count_left(|| Ok(fs::read_dir("/proc/self/task")?.count()), THREAD_ENDS_MAX)? {
         1 => Ok(()),
@@ -106,7 +106,7 @@ impl Readiness {
         self.child.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// Waits for the child's word: ready, or its reason. A child that dies first is an error naming how it ended, also where
+    /// Waits for the child's word: ready, or its reason. A child that dies first is an error naming how it ended, even if
     /// another process has a copy of its [`ReadySignal`].
     pub fn wait(mut self) -> io::Result<Result<Child, String>> {
         let mut first = [0];
@@ -131,7 +131,7 @@ impl Readiness {
 }
 
 impl Child {
-    /// Sends SIGKILL. Its end is still to be waited for.
+    /// Sends SIGKILL. The child must still be waited for.
     pub fn kill(&self) -> io::Result<()> {
         Ok(rustix::process::kill_process(self.0, rustix::process::Signal::KILL)?)
     }
@@ -148,7 +148,7 @@ impl Child {
 }
 
 impl Ending {
-    /// None for one that has only stopped.
+    /// Returns `None` for a process that has only stopped.
     fn of(status: WaitStatus) -> Option<Self> {
         let exited = status.exit_status().map(Self::Exited);
         exited.or_else(|| status.terminating_signal().map(Self::Killed))

@@ -23,7 +23,7 @@ pub use looks::{
 use crate::model::{Births, InodeKey, Stamp, Timestamp};
 use crate::sys::lease;
 
-/// Of a mode: the bits that lend the owner's or the group's rights to who runs the file.
+/// Mode bits that lend the rights of the file's owner or group to those who run it.
 pub const SET_UID: u32 = 0o4000;
 pub const SET_GID: u32 = 0o2000;
 pub const SET_ID: u32 = SET_UID | SET_GID;
@@ -57,7 +57,7 @@ impl FileKind {
         Self::from_type(FileType::from_raw_mode(mode))
     }
 
-    /// As it is called in the record and to people.
+    /// The word for it in the record and in messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Regular => "file",
@@ -69,7 +69,7 @@ impl FileKind {
         }
     }
 
-    /// A FIFO, socket or device: the kernel does what is done with it.
+    /// A FIFO, socket or device: the kernel itself carries out what is done with it.
     pub fn is_special(self) -> bool {
         match self {
             Self::Fifo | Self::Socket | Self::CharDevice | Self::BlockDevice => true,
@@ -163,7 +163,7 @@ impl Meta {
     }
 }
 
-/// By this machine's clock.
+/// The time by this machine's clock.
 pub fn now() -> Timestamp {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     Timestamp { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos() }
@@ -173,7 +173,7 @@ pub fn to_timespec(time: Timestamp) -> Timespec {
     Timespec { tv_sec: time.seconds, tv_nsec: i64::from(time.nanoseconds) }
 }
 
-/// What to make a file with that is going to have `mode`: until then it is ours to fill, and lends nobody's rights.
+/// The mode to create a file with that is going to have `mode`: until then it is ours to fill, and lends no rights.
 pub fn mode_at_first(mode: u32) -> Mode {
     Mode::from_raw_mode(mode & 0o777 | 0o600)
 }
@@ -183,9 +183,10 @@ pub fn set_times(fd: BorrowedFd<'_>, access: Timespec, modification: Timespec) -
     Ok(fs::futimens(fd, &times)?)
 }
 
-/// Reads through this descriptor leave the access time as it is. Whoever may not ask for that reads like everybody.
+/// Has reads through this descriptor leave the access time as it is. If this process may not ask for that, they change it
+/// as usual.
 pub fn keep_access_time(file: &File) -> io::Result<()> {
-    // Of the other flags that this sets, or clears, none matters to who reads a file at offsets.
+    // This sets or clears other flags, too, none of which matters to reads at offsets.
     match fs::fcntl_setfl(file, fs::OFlags::NOATIME) {
         Err(rustix::io::Errno::PERM) => Ok(()),
         set => Ok(set?),
@@ -200,13 +201,13 @@ pub fn is_stacked(fd: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(matches!(magic, OVERLAYFS | FUSE))
 }
 
-/// What tells inodes apart on the file system of `fd`.
+/// Returns by what inodes are told apart on the file system of `fd`.
 pub fn births(fd: BorrowedFd<'_>) -> io::Result<Births> {
     Ok(if is_stacked(fd)? { Births::Move } else { Births::Stay })
 }
 
-/// Opens the file behind a descriptor for reading, also where its mode keeps this process, its owner, from that. That leaves
-/// the access time as it is, as [`keep_access_time`] does.
+/// Opens the file behind a descriptor for reading, even if its mode denies that to this process as its owner. Reads leave
+/// the access time as it is, as with [`keep_access_time`].
 pub fn reopen_quietly(fd: BorrowedFd<'_>) -> io::Result<File> {
     match reopen_to_read(fd) {
         Err(err) if err.raw_os_error() == Some(libc::EACCES) => reopen_unreadable(fd),
@@ -222,9 +223,10 @@ fn reopen_to_read(fd: BorrowedFd<'_>) -> io::Result<File> {
     }
 }
 
-/// Its owner may change the mode, and does for as long as it takes to open it. The `ctime` is another afterwards.
+/// Adds the owner's right to read to the mode for as long as opening takes, as an owner may. Afterwards the file has
+/// another `ctime`.
 fn reopen_unreadable(fd: BorrowedFd<'_>) -> io::Result<File> {
-    /// Two at a time would take each other's mode for the file's own.
+    /// Two threads at a time would take each other's mode for the file's own.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _alone = ONE_AT_A_TIME.lock();
     let meta = Meta::of(fd)?;
@@ -239,7 +241,7 @@ fn reopen_unreadable(fd: BorrowedFd<'_>) -> io::Result<File> {
 
 const READ_BY_OWNER: u32 = 0o400;
 
-/// Whether its mode keeps this process, its owner, from reading it: each [`reopen_quietly`] gives it another `ctime`.
+/// True if its mode denies reading to this process as its owner: each [`reopen_quietly`] then gives it another `ctime`.
 pub fn is_kept_from_owner(meta: &Meta) -> bool {
     meta.is_file() && is_own(meta) && meta.mode & READ_BY_OWNER == 0
 }
@@ -249,7 +251,7 @@ pub fn is_own(meta: &Meta) -> bool {
     meta.uid == rustix::process::geteuid().as_raw()
 }
 
-/// Opens the file behind a descriptor once more, with other flags; `O_PATH` and unlinked ones too.
+/// Opens the file behind a descriptor once more, with other flags; works for `O_PATH` descriptors and unlinked files too.
 pub fn reopen(fd: BorrowedFd<'_>, flags: fs::OFlags) -> io::Result<File> {
     let itself = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
     Ok(File::from(lease::wait_for_lease(|| fs::open(&itself, flags | fs::OFlags::CLOEXEC, Mode::empty()))?))

@@ -1,4 +1,5 @@
-//! A program in front, as a shell has one: same terminal, same process group; who started it waits and stays out of the way.
+//! A program in the foreground, as a shell runs it: same terminal, same process group. We wait for it and stay out of the
+//! way.
 //!
 //! ```text
 //!   terminal ── Ctrl-C, Ctrl-\, Ctrl-Z ──► the whole group, us among it: for the program to act on
@@ -19,8 +20,8 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use super::daemon::check_alone;
 use super::signals::{Received, exchange_mask, receive, signal_descriptor};
 
-/// What may be sent to us and is meant for the program. Those that stop, and those that no program can keep from itself,
-/// do to us what they always do.
+/// Signals that may be sent to us and are meant for the program. Signals that stop, and those that no process can block,
+/// act on us as they always do.
 const FOR_THE_PROGRAM: [libc::c_int; 10] = [
     libc::SIGHUP,
     libc::SIGINT,
@@ -34,16 +35,16 @@ const FOR_THE_PROGRAM: [libc::c_int; 10] = [
     libc::SIGURG,
 ];
 
-/// What ends who waits for an answer, once there is no program to pass it on to.
+/// Signals that end the wait for an answer, once there is no program to pass them on to.
 const FOR_WHO_WAITS: [libc::c_int; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
 
-/// Read of a terminal at once; it gives a line at most.
+/// How much is read from a terminal at once; a read returns a line at most.
 const LINE_PIECE_BYTES: usize = 256;
 
-/// Signals that wait to be passed on, from before the program is there.
+/// Signals that are kept to be passed on, from before the program exists.
 pub struct Foreground {
     signals: OwnedFd,
-    /// What was blocked, and what became of the ends of children, before.
+    /// What was blocked before, and what SIGCHLD did.
     mask: libc::sigset_t,
     at_ends: libc::sighandler_t,
 }
@@ -55,9 +56,9 @@ pub struct Front(Pid);
 /// Why a wait is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Happened {
-    /// The program has: its exit status, or 128 and the number of the signal that ended it.
+    /// The program has ended: its exit status, or 128 and the number of the signal that ended it.
     Ended(i32),
-    /// The other thing that was waited for.
+    /// The other descriptor that was waited for is readable.
     Told,
     TimeIsUp,
 }
@@ -71,10 +72,10 @@ pub enum Heard<T> {
 }
 
 impl Foreground {
-    /// From here on signals wait, and orphans of descendants become children.
+    /// Blocks signals from here on, to be passed on later, and makes orphans of descendants our children.
     pub fn prepare() -> io::Result<Self> {
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-        // Whoever ignored the ends of children would have no status to wait for.
+        // If SIGCHLD were ignored, there would be no status to wait for.
         // SAFETY: sets the default action, which calls nothing of ours.
         let at_ends = unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
         let set = set_of(FOR_THE_PROGRAM.into_iter().chain([libc::SIGCHLD]));
@@ -82,15 +83,15 @@ impl Foreground {
         Ok(Self { signals: signal_descriptor(&set)?, mask, at_ends })
     }
 
-    /// For the child, before its `exec`: signals as whoever started us has them.
+    /// For the child, before its `exec`: sets signals as our own parent had set them.
     pub fn hand_signals_back(&self) -> io::Result<()> {
-        // SAFETY: what was there before is no function of ours: nobody else sets any for this signal.
+        // SAFETY: the earlier action is no function of ours: nothing else in this process sets one for this signal.
         unsafe { libc::signal(libc::SIGCHLD, self.at_ends) };
         exchange_mask(libc::SIG_SETMASK, &self.mask).map(|_blocked| ())
     }
 
-    /// Forks; the child does `work`, which ends in an `exec` or gives its exit status. Refused when there are threads, whose
-    /// locks would be held for ever in the child.
+    /// Forks; the child does `work`, which ends in an `exec` or returns its exit status. Refused when there are other
+    /// threads, whose locks would be held for ever in the child.
     pub fn start(&self, work: impl FnOnce() -> i32) -> io::Result<Front> {
         check_alone()?;
         // SAFETY: there is one thread, so the child's memory is whole.
@@ -120,8 +121,8 @@ impl Foreground {
         }
     }
 
-    /// Sleeps until there is a line to read, or a signal comes that would have ended us if it did not wait. To be called when
-    /// the program has ended.
+    /// Sleeps until there is a line to read, or a signal comes that would have ended us if it were not blocked. To be
+    /// called when the program has ended.
     pub fn hear(&self, terminal: BorrowedFd<'_>) -> io::Result<Heard<Vec<u8>>> {
         let mut line = Vec::new();
         loop {
@@ -137,7 +138,7 @@ impl Foreground {
         }
     }
 
-    /// Whether `also` is readable.
+    /// Sleeps until there is a signal or `left` is over, or until `also` is readable, and returns whether it is.
     fn sleep(&self, also: Option<BorrowedFd<'_>>, left: Option<Duration>) -> io::Result<bool> {
         let left = left.map(Timespec::try_from).transpose().map_err(io::Error::other)?;
         let mut sources: Vec<_> = [Some(self.signals.as_fd()), also]
@@ -153,7 +154,7 @@ impl Foreground {
     }
 }
 
-/// Whether that was all of the line.
+/// Reads a piece of a line. Returns whether the line is complete.
 fn read_piece(terminal: BorrowedFd<'_>, line: &mut Vec<u8>) -> io::Result<bool> {
     let mut piece = [0; LINE_PIECE_BYTES];
     match rustix::io::read(terminal, &mut piece) {
@@ -166,7 +167,7 @@ fn read_piece(terminal: BorrowedFd<'_>, line: &mut Vec<u8>) -> io::Result<bool> 
     }
 }
 
-/// The program's status, if it is told by this signal.
+/// Acts on a signal. Returns the program's status if the signal announces its end.
 fn act_on(received: Received, front: Front) -> io::Result<Option<i32>> {
     match received {
         Received { number: libc::SIGCHLD, .. } => reap(front),
@@ -176,7 +177,8 @@ fn act_on(received: Received, front: Front) -> io::Result<Option<i32>> {
     }
 }
 
-/// All children that have ended or stopped; the status of the one, if it is among those.
+/// Reaps all children that have ended. Stops with the program if that has stopped, and returns its status if it has
+/// ended.
 fn reap(front: Front) -> io::Result<Option<i32>> {
     loop {
         match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
@@ -196,7 +198,7 @@ fn ended(status: WaitStatus) -> Option<i32> {
     status.exit_status().or_else(|| Some(128 + status.terminating_signal()?))
 }
 
-/// So that the shell that waits for us sees it. The first process of a pid namespace cannot stop.
+/// Stops us, so that the shell that waits for us sees it. The first process of a pid namespace cannot stop.
 fn stop_too(front: Front) -> io::Result<()> {
     if rustix::process::getpid() == Pid::INIT {
         return Ok(());
@@ -205,7 +207,7 @@ fn stop_too(front: Front) -> io::Result<()> {
     pass_on(front, libc::SIGCONT)
 }
 
-/// One that ends at this moment is not missed.
+/// Sends the program a signal. That it may be ending at this moment is no error.
 fn pass_on(front: Front, number: libc::c_int) -> io::Result<()> {
     // SAFETY: takes two numbers. The child has not been waited for, so its pid is nobody else's.
     match unsafe { libc::kill(front.0.as_raw_nonzero().get(), number) } {

@@ -1,4 +1,4 @@
-//! A process beside a daemon that cuts its FUSE connection when it dies, for a daemon may die and not end.
+//! A process beside the daemon that cuts its FUSE connection when it dies, because a daemon may die without ending.
 //!
 //! ```text
 //!   daemon ──start──► guard            one thread; holds a pipe and a pidfd, nothing else
@@ -8,13 +8,13 @@
 //!     └───── its main thread ends ─►   gone with the rest: nothing to do
 //!                                      another thread stays behind: abort
 //! ```
-//! A thread that tells the kernel to forget a name waits for the lock of the directory, and no signal ends that wait.
-//! Whoever has the lock may be waiting for an answer of the daemon. Killed then, it is a process without a main thread
-//! that keeps the device open, so that the kernel goes on waiting for it, and everybody for the kernel. Its parent is not
-//! told of such a death, nor is a pidfd; its children are, by the signal they asked for.
+//! A thread that tells the kernel to forget a name waits for the lock of the directory, and no signal ends that wait. The
+//! program that holds the lock may be waiting for an answer from the daemon. If the daemon is killed then, it becomes a
+//! process without a main thread that keeps the device open: the kernel goes on waiting for it, and every program for the
+//! kernel. Neither its parent nor a pidfd is told of such a death; its children are, by the signal they asked for.
 //!
-//! A process that aborts ends no thread before all have stopped, for its core file: none of its children is told while one
-//! of them waits for the kernel. So it says itself that it aborts.
+//! When a process aborts, no thread of it ends before all have stopped, for its core file. If one of them waits for the
+//! kernel, its children are not told. So the daemon itself says that it aborts.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -32,7 +32,7 @@ use super::mount::ConnectionAbort;
 use super::signals::{exchange_mask, set_of, signal_descriptor};
 use super::spawn::{close_all_but, receive_signals};
 
-/// How long the other threads of a process may take to end after the first. To abort the connection of a dead daemon
+/// How long the other threads of a process may take to end after the first. Cutting the connection of a dead daemon too
 /// early does no harm.
 const END_MAX: Duration = Duration::from_millis(200);
 
@@ -60,13 +60,13 @@ impl Guard {
         }
     }
 
-    /// The connection to abort, by the minor number of its mount's device.
+    /// Tells the guard which connection to abort, by the minor number of its mount's device.
     pub fn watch(&mut self, connection: u32) -> io::Result<()> {
         self.word.write_all(&connection.to_ne_bytes())?;
         tell_of_abort(&self.word)
     }
 
-    /// Nothing is left to guard: the number of the connection may soon be another's.
+    /// Ends the guard when nothing is left to guard: the number of the connection may soon be another's.
     pub fn dismiss(self) -> io::Result<()> {
         ABORTS_TO.store(-1, Ordering::SeqCst);
         self.child.kill()?;
@@ -76,12 +76,12 @@ impl Guard {
 
 fn be_the_guard(daemon: Pid, pidfd: OwnedFd, word: File, signal: ReadySignal) -> ! {
     let guarded = prepare(daemon, &pidfd, &word, signal).and_then(|()| stand_guard(&pidfd, word));
-    // There is nobody to tell: whoever asks why a project hangs sees that it does.
+    // There is no process to report to; that the project hangs shows by itself.
     std::process::exit(i32::from(guarded.is_err()))
 }
 
 fn prepare(daemon: Pid, pidfd: &OwnedFd, word: &File, signal: ReadySignal) -> io::Result<()> {
-    // One that is ignored is never waited for.
+    // An ignored signal would never arrive.
     receive_signals()?;
     exchange_mask(libc::SIG_BLOCK, &set_of(&[DEATH.as_raw()]))?;
     rustix::process::set_parent_process_death_signal(Some(DEATH))?;
@@ -89,17 +89,17 @@ fn prepare(daemon: Pid, pidfd: &OwnedFd, word: &File, signal: ReadySignal) -> io
         return Err(io::Error::other("the daemon died before it was guarded"));
     }
     signal.ready(Output::Null)?;
-    // What the daemon had open when the guard was forked is not the guard's to keep open.
+    // The guard must not keep open what the daemon had open when it forked.
     close_all_but(&[pidfd.as_raw_fd(), word.as_raw_fd()])
 }
 
 fn stand_guard(daemon: &OwnedFd, mut word: File) -> io::Result<()> {
     let mut connection = [0; 4];
     if word.read_exact(&mut connection).is_err() {
-        // It ended before it had mounted.
+        // The daemon ended before it had mounted.
         return Ok(());
     }
-    // Now: by the time that it is needed the number may be another mount's.
+    // Opened now, because by the time it is needed the number may be another mount's.
     let abort = ConnectionAbort::of(u32::from_ne_bytes(connection));
     wait_for_death(&word)?;
     match ends_within(daemon, END_MAX)? {
@@ -108,7 +108,7 @@ fn stand_guard(daemon: &OwnedFd, mut word: File) -> io::Result<()> {
     }
 }
 
-/// Of its main thread, or its word that it aborts.
+/// Waits for the death of the daemon's main thread, or its word that it aborts.
 fn wait_for_death(word: &File) -> io::Result<()> {
     let death = signal_descriptor(&set_of(&[DEATH.as_raw()]))?;
     let mut told = [PollFd::new(&death, PollFlags::IN), PollFd::new(word, PollFlags::IN)];
@@ -122,7 +122,7 @@ fn ends_within(process: &OwnedFd, time: Duration) -> io::Result<bool> {
     Ok(rustix::io::retry_on_intr(|| rustix::event::poll(&mut ended, Some(&time)))? > 0)
 }
 
-/// By which the handler of an abort reaches the guard; -1 while there is none.
+/// The descriptor by which the handler of an abort reaches the guard; -1 while there is none.
 static ABORTS_TO: AtomicI32 = AtomicI32::new(-1);
 
 fn tell_of_abort(word: &File) -> io::Result<()> {

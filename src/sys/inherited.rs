@@ -1,9 +1,10 @@
-//! What a process has from who started it: limits, ignored signals, open descriptors. They were meant for the programs of a
-//! shell, and a daemon that kept them would be killed by them, or keep somebody waiting.
+//! What a process inherits from the one that starts it: limits, ignored signals, open descriptors. They were meant for
+//! the programs of a shell. A daemon that kept them could be killed by them, or keep another process waiting.
 //!
-//! The kernel holds each program in the view to its own limits, so those of the daemon protect nobody. Lower bounds that
-//! only an administrator raises stay. Of the rest a daemon keeps what does not end it: priorities, the umask (it makes
-//! files with the modes that it is asked for), whether it leaves a core file, and how soon it goes when memory runs out.
+//! The kernel holds each program in the view to its own limits, so those of the daemon protect nothing. Hard limits,
+//! which only an administrator can raise, stay. Of the rest a daemon keeps what does not end it: priorities, the umask
+//! (it makes files with the modes that it is asked for), whether it leaves a core file, and how soon the kernel kills it
+//! when memory runs out.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -13,23 +14,24 @@ use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 
 use super::spawn::{beyond_standard, no_longer_ignore, receive_signals};
 
-/// Those past which a process is killed, or fails at what it does for others. Threads have stacks of their own size.
+/// Limits past which a process is killed, or fails at what it does for others. The stack's is not among them: threads
+/// have stacks of their own size.
 const LIFTED: [Resource; 6] =
     [Resource::Fsize, Resource::Cpu, Resource::As, Resource::Data, Resource::Nproc, Resource::Nofile];
 
-/// As they were before [`survive`], for what a daemon starts.
+/// The limits as they were before [`survive`], for the programs that a daemon starts.
 static FOUND: OnceLock<[Rlimit; LIFTED.len()]> = OnceLock::new();
 
-/// For a process that goes on in the background: nothing of the shell's is left but its environment. To be called while
-/// there is one thread.
+/// For a process that goes on in the background: drops all that came from the shell but its environment. To be called
+/// while there is one thread.
 pub fn leave_behind() -> io::Result<()> {
     receive_signals()?;
     close_left_open()?;
     survive()
 }
 
-/// For any daemon: each limit is raised to what this process may have without leave, a file that grows too long is told by
-/// an errno instead of a deadly signal, and children can be waited for.
+/// For any daemon: raises each limit as far as this process may without privilege, has a file that grows too long
+/// reported by an errno instead of a deadly signal, and lets children be waited for.
 pub fn survive() -> io::Result<()> {
     no_longer_ignore(libc::SIGCHLD)?;
     // SAFETY: no function of ours is called for the signal.
@@ -53,8 +55,8 @@ pub fn give_limits_back(child: u32) -> io::Result<()> {
     })
 }
 
-/// What this program opens is closed on `exec`. What is not was left open by who started it: a lock, or a pipe at the end
-/// of which somebody waits.
+/// What this program opens is closed on `exec`. Any other descriptor was left open by the process that started it: a
+/// lock, or a pipe at the other end of which a program waits.
 fn close_left_open() -> io::Result<()> {
     for number in beyond_standard()? {
         // SAFETY: it asks for the flags of a number, whether or not that is a descriptor.

@@ -1,4 +1,4 @@
-//! Shutting a process in: what it can name, and what it can do to what it cannot.
+//! Shuts a process in: limits what it can name, and what it can do to things that it cannot name.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use super::keystrokes::type_nothing;
 
-/// What root keeps: rights over files and processes that it sees, and none over the machine. As containers have it, but
-/// for device nodes, by which a disk could be read past every file system.
+/// The capabilities that root keeps: rights over files and processes that it sees, none over the machine. The same as in
+/// containers, but without device nodes, by which a disk could be read past every file system.
 const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
@@ -30,8 +30,8 @@ pub fn end_with_parent() -> io::Result<()> {
     Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?)
 }
 
-/// To be called by the first process of a pid namespace, in a mount namespace of its own. It ends with who started it. The
-/// directories `hidden` are empty from then on.
+/// To be called by the first process of a pid namespace, in a mount namespace of its own. The process ends with its
+/// parent. The directories `hidden` are empty from then on.
 pub fn shut_in(hidden: &[PathBuf]) -> io::Result<()> {
     end_with_parent()?;
     let harmless = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
@@ -45,18 +45,19 @@ pub fn shut_in(hidden: &[PathBuf]) -> io::Result<()> {
         }
     }
     hidden.iter().try_for_each(|dir| cover(dir))?;
-    // What it starts has the same user and rights: else that could take descriptors and memory from it.
+    // Programs that it starts have the same user and rights, and could otherwise take descriptors and memory from it.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     rustix::thread::set_no_new_privs(true)?;
     type_nothing()?;
     drop_capabilities()
 }
 
-/// Nobody takes that away: root has no capability to, and in a namespace of a user's own these mounts are locked.
+/// Covers a directory with an empty one. No process inside can take that away: root lacks the capability, and in a
+/// namespace of a user's own these mounts are locked.
 fn cover(dir: &Path) -> io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY;
     match rustix::mount::mount("tmpfs", dir, "tmpfs", flags, Some(c"mode=755")) {
-        // It is in another that is covered, or is not to be seen from here.
+        // The directory is inside another that is covered, or cannot be seen from here.
         Err(rustix::io::Errno::NOENT) => Ok(()),
         covered => Ok(covered?),
     }

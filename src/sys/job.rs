@@ -1,7 +1,7 @@
-//! Signals of a program that has the whole screen: it gives the terminal back before it does what they say.
+//! Signals of a program that has the whole screen: it gives the terminal back before it does what they ask.
 //!
-//! They are blocked and read from a descriptor, so that none does its work while the terminal is ours. [`obey`] then lets
-//! it: the program ends or stops by that very signal, as whoever sent it expects to see.
+//! They are blocked and read from a descriptor, so that none takes effect while the terminal is ours. [`obey`] then lets
+//! it take effect: the program ends or stops by that very signal, as its sender expects to see.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -11,26 +11,26 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::signals::{exchange_mask, receive, set_of, signal_descriptor};
 
-/// What came from outside.
+/// What a signal asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
     /// To end, by the signal of this number.
     End(i32),
     Stop,
-    /// It goes on after a stop, with a terminal that somebody else has had.
+    /// To go on after a stop, with a terminal that other programs have used.
     GoOn,
 }
 
 const ENDS: [libc::c_int; 4] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
 
-/// The signals of a job, from when they are blocked.
+/// The signals of a job, which are blocked.
 #[derive(Debug)]
 pub struct Job {
     signals: OwnedFd,
 }
 
 impl Job {
-    /// In the calling thread and those it starts: call it before any is started.
+    /// Blocks them in the calling thread and those it starts: call it before any is started.
     pub fn block() -> io::Result<Self> {
         let set = set_of(&[&ENDS[..], &[libc::SIGTSTP, libc::SIGCONT]].concat());
         exchange_mask(libc::SIG_BLOCK, &set)?;
@@ -54,17 +54,18 @@ impl Job {
     }
 }
 
-/// Ends as the signal of this number ends a program. Returns only where it is ignored.
+/// Ends as the signal of this number ends a program. Returns only if the signal is ignored.
 pub fn end_by(number: i32) -> io::Result<()> {
     obey(number)
 }
 
-/// Stops as Ctrl-Z stops a program; returns when it goes on, and at once where no shell is there to let it.
+/// Stops as Ctrl-Z stops a program. Returns when the program is continued, or at once if there is no shell to do that.
 pub fn stop() -> io::Result<()> {
     obey(libc::SIGTSTP)
 }
 
-/// Sent to this thread alone, which takes it at once: another may be reading what is sent to the process.
+/// Sends the signal to this thread alone, which takes it at once: another thread may be reading what is sent to the
+/// process.
 fn obey(number: libc::c_int) -> io::Result<()> {
     let set = set_of(&[number]);
     // SAFETY: no handler of ours is set for it, so its default action is taken.

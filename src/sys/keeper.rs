@@ -4,10 +4,10 @@
 //!   watchdog ──start──► keeper          in a mount namespace of its own (and a user namespace, for an ordinary user)
 //!     └─ daemon ─ mount ──►  │          mounts, over whatever is there
 //!         ▲── the device ────┘
-//!   both are gone: end of stream        the keeper ends, and with it the namespace, once nobody else is in it
+//!   both are gone: end of stream        the keeper ends, and with it the namespace, once no process is in it
 //! ```
-//! The kernel lets only somebody in a namespace mount there, and only with a device that was opened by one of the same user
-//! namespace; a daemon that went there itself could not come back, and an ordinary user's would lose the groups that its
+//! The kernel lets only a process in a namespace mount there, and only with a device that was opened in the same user
+//! namespace. A daemon that entered it could not come back, and an ordinary user's daemon would lose the groups that its
 //! files have.
 
 use std::io::{self, Read, Write};
@@ -29,7 +29,7 @@ pub struct Keeper {
     stream: UnixStream,
 }
 
-/// What the keeper answers: how it went, and of what is mounted the device's number.
+/// Length of the keeper's answer: an errno or 0, and the device number of what it has mounted.
 const ANSWER_BYTES: usize = 12;
 
 impl Keeper {
@@ -52,12 +52,12 @@ impl Keeper {
         }
     }
 
-    /// Whose namespaces are to be gone into.
+    /// The process whose namespaces are to be entered.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Has it mount once more. One at a time asks.
+    /// Has the keeper mount once more. Only one thread at a time may ask.
     pub fn mount(&self) -> io::Result<Door> {
         (&self.stream).write_all(&[1])?;
         let mut answer = [0; ANSWER_BYTES];
@@ -81,7 +81,7 @@ fn be_the_keeper(signal: ReadySignal, stream: UnixStream, mount: impl Fn(Leave) 
             .and_then(|()| answer_all(stream, leave, mount)),
         Err(err) => signal.failed(&err.to_string()),
     };
-    // There is nobody to tell: whoever asks next is told that the keeper is gone.
+    // There is no process to report to: the next one that asks finds the keeper gone.
     std::process::exit(i32::from(kept.is_err()))
 }
 

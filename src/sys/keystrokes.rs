@@ -1,8 +1,9 @@
-//! A filter of system calls by which a process, and all that it starts, types nothing on a terminal.
+//! A filter of system calls that keeps a process, and all that it starts, from typing on a terminal.
 //!
 //! `TIOCSTI` puts a character into a terminal as if a person had typed it, and `TIOCLINUX` has a console paste what is
-//! selected. That outlives who did it: the shell that a program was started from takes it for a command, which it then runs
-//! outside. The kernel forbids the first only where `dev.tty.legacy_tiocsti` is 0, and never to who has CAP_SYS_ADMIN.
+//! selected. The input outlives the process that made it: the shell from which a program was started takes it for a
+//! command, which it then runs outside. The kernel forbids the first only where `dev.tty.legacy_tiocsti` is 0, and never
+//! to a process with CAP_SYS_ADMIN.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -20,7 +21,7 @@ struct Calls {
 
 #[cfg(target_arch = "x86_64")]
 const CALLS: &[Calls] = &[
-    // Of programs of 64 bits, and of those whose pointers have 32 (x32).
+    // 64-bit programs, and those whose pointers have 32 bits (x32).
     Calls { architecture: 0xc000_003e, ioctls: [16, 514] },
     Calls { architecture: 0x4000_0003, ioctls: [54, 54] },
 ];
@@ -30,7 +31,7 @@ const CALLS: &[Calls] =
 #[cfg(not(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little"))))]
 const CALLS: &[Calls] = &[];
 
-/// By which calls of x32 are told from others; older kernels take either number with and without it.
+/// The bit that tells calls of x32 from others; older kernels take either number with and without it.
 const X32: u32 = 0x4000_0000;
 
 const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
@@ -38,16 +39,17 @@ const AND: u32 = libc::BPF_ALU | libc::BPF_AND | libc::BPF_K;
 const JUMP_IF_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
 const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
 
-/// Where the kernel tells the filter what is called. Of the request of an `ioctl`, its second argument, the kernel looks at
-/// the lower half alone, which comes first.
+/// Where the filter finds which call is made. Of the request of an `ioctl`, its second argument, the kernel uses only the
+/// lower half, which comes first.
 const ARCHITECTURE: usize = offset_of!(seccomp_data, arch);
 const NUMBER: usize = offset_of!(seccomp_data, nr);
 const REQUEST: usize = offset_of!(seccomp_data, args) + size_of::<u64>();
 
 const REFUSED: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM.unsigned_abs();
 
-/// For the calling thread and what it starts, for good. It has to have given up new privileges, or be able to administrate the
-/// system. An error where the filter would not know every way to call the kernel.
+/// Installs the filter for good in the calling thread and what it starts. The thread must have given up new privileges,
+/// or have CAP_SYS_ADMIN. An error on a kind of processor for which the filter does not know every way to call the
+/// kernel.
 pub fn type_nothing() -> io::Result<()> {
     if CALLS.is_empty() {
         let message = "what types on a terminal is not known of this kind of processor";
@@ -63,14 +65,14 @@ pub fn type_nothing() -> io::Result<()> {
     }
 }
 
-/// Calls that nobody knows of end the process.
+/// Calls of an unknown architecture end the process.
 fn filter() -> Vec<sock_filter> {
     let mut filter: Vec<_> = CALLS.iter().flat_map(of_calls).collect();
     filter.push(step(RETURN, libc::SECCOMP_RET_KILL_PROCESS));
     filter
 }
 
-/// Goes past its end for another set of calls. A jump counts the steps that are left out.
+/// Jumps past its end if the call is of another set. A jump counts the steps that it skips.
 fn of_calls(Calls { architecture, ioctls: [one, other] }: &Calls) -> [sock_filter; 11] {
     let load = |at: usize| step(LOAD, u32::try_from(at).expect("it lies in a few words"));
     [
@@ -88,7 +90,7 @@ fn of_calls(Calls { architecture, ioctls: [one, other] }: &Calls) -> [sock_filte
     ]
 }
 
-/// As C libraries declare it, it has 32 or 64 bits.
+/// C libraries declare requests with 32 or 64 bits.
 fn request(number: libc::Ioctl) -> u32 {
     u32::try_from(number).expect("requests have 32 bits")
 }

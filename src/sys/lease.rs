@@ -1,7 +1,7 @@
 //! Leases: asking the kernel whether a file is open for writing anywhere, and keeping others from opening it.
 //!
-//! Whoever opens a file in a way that its lease does not allow waits until that is given back, and its holder is sent
-//! SIGIO, which by default ends a process: it is ignored from the first lease on.
+//! A program that opens a file in a way that the file's lease does not allow waits until the lease is given back. The
+//! holder is sent SIGIO, which by default ends a process: it is ignored from the first lease on.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-/// The kernel takes a lease away after 45 s, unless it is told another time.
+/// The kernel takes a lease away after 45 s, unless it was set to another time.
 const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(60);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
@@ -28,9 +28,9 @@ pub fn is_open_for_writing(file: &File) -> bool {
     }
 }
 
-/// From here on nobody else can open the file, or make it shorter, until that is given back: whoever tries waits. False
-/// where somebody has it open already, this process by another descriptor included, where it is not ours, and on file
-/// systems that know no leases. `file` must be open for writing.
+/// Keeps all others from opening the file, or making it shorter, until [`give_back`]: they wait. Returns false if the
+/// file is open already, even by another descriptor of this process, if it is not ours, and on file systems without
+/// leases. `file` must be open for writing.
 ///
 /// Names, attributes and times are not kept from changing.
 pub fn keep_others_out(file: &File) -> bool {
@@ -39,12 +39,13 @@ pub fn keep_others_out(file: &File) -> bool {
 
 pub fn give_back(file: &File) {
     if let Err(err) = set(file, libc::F_UNLCK) {
-        // It goes with the descriptor.
+        // The lease goes with the descriptor.
         log::debug!("give a lease back: {err}");
     }
 }
 
-/// Opens without waiting for anybody but for who has a lease: such an open is refused while the others wait.
+/// For an open that must not wait for anything but a lease: with `O_NONBLOCK` the kernel refuses it for as long as a
+/// lease makes other opens wait, so it is tried again.
 pub fn wait_for_lease<T>(open: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
     let mut give_up = None;
     loop {

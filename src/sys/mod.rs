@@ -1,6 +1,6 @@
-//! What Linux is asked, and the only place that may be `unsafe`.
+//! Everything that Linux is asked for, and the only place that may be `unsafe`.
 //!
-//! Wrappers take borrowed descriptors and give `io::Result`; they know paths and metadata, and nothing of the overlay.
+//! Wrappers take borrowed descriptors and return `io::Result`; they know paths and metadata, and nothing of the overlay.
 //! Begin with [`tree`] (a directory tree reached by descriptor) and [`file`] (content and metadata of one file).
 
 pub mod backing;

@@ -25,10 +25,10 @@ pub use table::{Device, MountEntry, mount_at, mounts, mounts_elsewhere, origin};
 /// What `/proc/mounts` shows as the type; the kernel takes the part behind the dot for a name of ours.
 pub const FS_TYPE: &str = "fuse.fettlefs";
 
-/// The kernel's door, by which daemons come to their mounts.
+/// The device by which a FUSE daemon mounts and serves.
 pub const FUSE_DEVICE: &str = "/dev/fuse";
 
-/// A mounted device, by which requests come, and the number of the file system.
+/// The device by which a mount's requests come, and the number of its file system.
 #[derive(Debug)]
 pub struct Door {
     pub device: OwnedFd,
@@ -36,7 +36,7 @@ pub struct Door {
 }
 
 impl Door {
-    /// Of what has just been mounted at `mountpoint`. Asks nothing of it, for nobody answers yet.
+    /// For what has just been mounted at `mountpoint`. Asks nothing of the file system, because no daemon answers yet.
     pub fn at(mountpoint: &Path, device: OwnedFd) -> io::Result<Self> {
         let entry = mount_at(mountpoint)?.ok_or(io::ErrorKind::NotFound)?;
         Ok(Self { device, number: entry.device })
@@ -101,21 +101,21 @@ pub fn kernel_option(word: &str) -> Option<KernelOption<'_>> {
 /// How thoroughly to unmount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnmountMode {
-    /// EBUSY while somebody is inside.
+    /// EBUSY while a process is inside.
     Plain,
-    /// Gone from the tree at once; who is inside keeps what is open.
+    /// Gone from the tree at once; a process inside keeps what it has open.
     Detach,
 }
 
-/// Opens the kernel's door. A separate step for whoever wants to tell a missing /dev/fuse from a missing mount point.
+/// Opens [`FUSE_DEVICE`]. A separate step for callers that must tell a missing /dev/fuse from a missing mount point.
 pub fn open_fuse_device() -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(FUSE_DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Mounts as root (or in a user namespace of one's own) and gives the descriptor by which requests come.
+/// Mounts as root (or in a user namespace of one's own) and returns the descriptor by which requests come.
 ///
-/// Returns before the kernel has said its first word: the session's handshake does that. Closing the descriptor leaves
-/// a dead mount behind.
+/// Returns before the kernel has sent its first request, which the session's handshake answers. Closing the descriptor
+/// leaves a dead mount behind.
 pub fn mount_fuse(mountpoint: &Path, options: &FuseMount<'_>) -> io::Result<OwnedFd> {
     let device = open_fuse_device()?;
     let data = kernel_data(options, &device)?;
@@ -180,9 +180,10 @@ pub fn unmount(path: &Path, mode: UnmountMode) -> io::Result<()> {
     Ok(rustix::mount::unmount(path, flags)?)
 }
 
-/// The directory that mounts of ours cover, as a place to begin at: in a copy of the mount around, on which nothing lies.
+/// Opens the directory that mounts of ours cover, as a place to begin at: in a copy of the mount around it, on which
+/// nothing is mounted.
 ///
-/// For root. Refused where other mounts lie there or in it, which the copy lacks.
+/// Needs root. Refused where other mounts lie there or in it, because the copy lacks them.
 pub fn open_covered(path: &Path) -> io::Result<OwnedFd> {
     let mounts: Vec<_> = mounts()?.into_iter().filter(|mount| mount.fs_type != FS_TYPE).collect();
     if mounts.iter().any(|mount| mount.mountpoint.starts_with(path)) {
@@ -205,17 +206,16 @@ pub fn is_dead(path: &Path) -> bool {
     answer.is_err_and(|err| is_death(&err.into()))
 }
 
-/// Whether this is what a mount answers whose daemon is gone, or died over this very question; `ECANCELED` for some
-/// milliseconds where its rings are being taken down.
+/// True if this is the error of a mount whose daemon is gone, or died over this very question; `ECANCELED` comes for some
+/// milliseconds while its rings are being taken down.
 pub fn is_death(err: &io::Error) -> bool {
     matches!(err.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED))
 }
 
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
-/// By which a FUSE connection can be cut: every request waiting for the daemon fails, the mount is dead. `minor` is that of
-/// the device of the mount, to be asked for while that stands: another mount may have the number later, and is not cut by this
-/// one's.
+/// A way to cut a FUSE connection: every request waiting for the daemon fails, and the mount is dead. To be made while
+/// the mount stands, from the minor number of its device: another mount may get the number later, and is not cut by this.
 #[derive(Debug)]
 pub struct ConnectionAbort(io::Result<File>);
 
@@ -223,13 +223,13 @@ impl ConnectionAbort {
     pub fn of(minor: u32) -> Self {
         let path = format!("{minor}/abort");
         Self(match OpenOptions::new().write(true).open(Path::new(CONNECTIONS).join(&path)) {
-            // Containers and small systems do not mount it there, so we mount it where nobody sees.
+            // Containers and small systems do not mount it there, so we mount it where no other process sees it.
             Err(error) if error.kind() == io::ErrorKind::NotFound => open_unmounted(&path),
             opened => opened,
         })
     }
 
-    /// Nothing happens to one that has ended.
+    /// Does nothing to a connection that has ended.
     pub fn cut(&self) -> io::Result<()> {
         match &self.0 {
             Ok(abort) => (&mut &*abort).write_all(b"1"),

@@ -1,7 +1,7 @@
 //! Namespaces: which ones a process is in, and going into some.
 //!
-//! Two processes are in the same namespace when the numbers are equal. Nothing here forks; whoever goes somewhere has one
-//! thread.
+//! Two processes are in the same namespace when the numbers are equal. Nothing here forks; a process must have one thread
+//! to enter or leave a namespace.
 #![allow(unsafe_code)]
 
 use std::fs;
@@ -22,12 +22,13 @@ pub enum Kind {
     User,
 }
 
-/// The namespace of this kind that a process or thread is in. An error where it is gone or not ours to see.
+/// Returns the namespace of this kind that a process or thread is in. An error if the process is gone or not visible to
+/// us.
 pub fn of(pid: u32, kind: Kind) -> io::Result<u64> {
     Ok(fs::metadata(format!("/proc/{pid}/ns/{}", kind.name()))?.ino())
 }
 
-/// The one that we are in.
+/// The namespace that we are in.
 pub fn own(kind: Kind) -> io::Result<u64> {
     Ok(fs::metadata(format!("/proc/self/ns/{}", kind.name()))?.ino())
 }
@@ -45,14 +46,14 @@ impl Kind {
 /// What it takes to have mounts of one's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leave {
-    /// Root may.
+    /// A mount namespace alone, which root may have.
     Mounts,
-    /// An ordinary user becomes the owner of a user namespace first, where the kernel lets everybody.
+    /// An ordinary user becomes the owner of a user namespace first, where the kernel lets every user do so.
     MountsAndUser,
 }
 
-/// Leaves the mount namespace for a copy of it, in a user namespace of one's own where that is needed. In the copy mounts
-/// come and go with those outside, and what is mounted in it shows in copies of the copy.
+/// Leaves the mount namespace for a copy of it, in a user namespace of one's own where that is needed. Mounts outside
+/// come and go in the copy too, and what is mounted in the copy shows in copies of it.
 pub fn leave_mounts() -> io::Result<Leave> {
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     let left = match unshare(UnshareFlags::NEWNS) {
@@ -75,12 +76,12 @@ pub fn copy_mounts() -> io::Result<()> {
     propagate(MountPropagationFlags::DOWNSTREAM)
 }
 
-/// The next child is the first process of a pid namespace.
+/// Makes the next child the first process of a new pid namespace.
 pub fn leave_pids() -> io::Result<()> {
     unshare(UnshareFlags::NEWPID)
 }
 
-/// Goes into the mount namespace of a process, and into its user namespace where that is another.
+/// Enters the mount namespace of a process, and its user namespace if that differs from ours.
 pub fn enter(process: u32) -> io::Result<()> {
     let mut kinds = ThreadNameSpaceType::MOUNT;
     kinds.set(ThreadNameSpaceType::USER, of(process, Kind::User)? != own(Kind::User)?);
@@ -92,13 +93,13 @@ pub fn pidfd_of(process: u32) -> io::Result<OwnedFd> {
     Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
 }
 
-/// Whether a process of which this is the descriptor has ended.
+/// True if the process behind a pidfd has ended.
 pub fn has_ended(process: &OwnedFd) -> bool {
     let mut ended = [PollFd::new(process, PollFlags::IN)];
     rustix::event::poll(&mut ended, Some(&Timespec::default())).is_ok_and(|count| count > 0)
 }
 
-/// The same uid and gid inside as outside; nobody else has one.
+/// Gives the uid and gid the same numbers inside as outside; no other id is mapped.
 fn keep_ids(user: u32, group: u32) -> io::Result<()> {
     fs::write("/proc/self/setgroups", "deny")?;
     fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;

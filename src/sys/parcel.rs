@@ -1,7 +1,7 @@
-//! A descriptor that is left for whoever comes after a process: as long as that lives, nobody has it open.
+//! A descriptor that is left for the process that comes next. While it lies here, no process has it open.
 //!
-//! It lies in a socket of which a process and its children have both ends. One that is killed leaves it there for the next;
-//! one that ends well takes it out before, so that nothing is kept open behind it.
+//! It lies in a socket of which a process and its children have both ends. A process that is killed leaves it there for
+//! the next; one that ends well takes it out before, so that nothing stays open behind it.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -19,18 +19,18 @@ pub struct Parcel {
 }
 
 impl Parcel {
-    /// With nothing in it.
+    /// Makes one with nothing in it.
     pub fn empty() -> io::Result<Self> {
         let (front, back) = UnixStream::pair()?;
         Ok(Self { front, back })
     }
 
-    /// One at a time lies in it.
+    /// Puts a descriptor in; only one at a time may lie there.
     pub fn put(&self, content: BorrowedFd<'_>) -> io::Result<()> {
         send(&self.front, &[1], Some(content))
     }
 
-    /// A copy of what lies in it.
+    /// Returns a copy of what lies in it.
     pub fn look(&self) -> io::Result<Option<OwnedFd>> {
         self.receive(RecvFlags::PEEK)
     }
@@ -61,7 +61,7 @@ pub(super) fn send(stream: &UnixStream, bytes: &[u8], descriptor: Option<Borrowe
     Ok(())
 }
 
-/// How many bytes have come, and the descriptor with them.
+/// Returns how many bytes have come, and the descriptor that came with them.
 pub(super) fn receive(stream: &UnixStream, bytes: &mut [u8], flags: RecvFlags) -> io::Result<(usize, Option<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

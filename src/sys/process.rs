@@ -22,7 +22,8 @@ use known::Known;
 
 use super::namespace::{self, Kind};
 
-/// The bits of capabilities: to change what is another's, to open it, and to keep set-group-id bits of groups one is not in.
+/// Capability bits: to change or open files of others, and to keep set-group-id bits of groups that the process is not
+/// in.
 const CAP_CHOWN: u64 = 1;
 const CAP_DAC_OVERRIDE: u64 = 1 << 1;
 const CAP_DAC_READ_SEARCH: u64 = 1 << 2;
@@ -32,9 +33,9 @@ const CAP_FSETID: u64 = 1 << 4;
 /// What a person wants to know about the program behind a change. Absent: the kernel does not tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// Of the process, where a thread was asked for.
+    /// That of the process, even if a thread was asked for.
     pub pid: u32,
-    /// Absent for kernel threads and for processes of other users, as far as we are not root.
+    /// Absent for kernel threads and, unless we are root, for processes of other users.
     pub exe: Option<PathBuf>,
     /// The arguments, with a blank after each but the last, as far as [`CMDLINE_BYTES_MAX`] goes.
     pub cmdline: Option<Vec<u8>>,
@@ -43,11 +44,11 @@ pub struct Program {
 /// Threads of the kernel have names of up to 63 bytes; a newline follows.
 const NAME_BYTES_MAX: usize = 64;
 
-/// What of a command line is kept: enough to know it again. It may be megabytes, and every event has one.
+/// How much of a command line is kept: enough to recognise it. It may be megabytes, and every event has one.
 pub const CMDLINE_BYTES_MAX: usize = 512;
 
 impl Program {
-    /// May hang, see the head of this file. None for 0 and for who is gone.
+    /// May hang, see the head of this file. `None` for 0 and for a thread that is gone.
     pub fn of(tid: u32) -> Option<Self> {
         known::ask(tid, |known| {
             let (exe, cmdline) = (known.exe(), known.cmdline());
@@ -56,31 +57,31 @@ impl Program {
     }
 }
 
-/// Names this run of the machine: another after each start. Absent where `/proc` does not tell.
+/// Names this boot of the machine. Absent where `/proc` does not tell.
 pub fn boot_id() -> Option<String> {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").ok().map(|id| id.trim().to_owned())
 }
 
-/// The thread group of a thread: what everybody else calls its pid. FUSE requests carry thread ids.
+/// The thread group of a thread, usually called its pid. FUSE requests carry thread ids.
 pub fn tgid(tid: u32) -> Option<u32> {
     status_number(tid, "Tgid:")
 }
 
-/// The same, mostly without a look at a long file.
+/// The same, mostly without reading the long `status` file.
 pub fn leader(tid: u32) -> Option<u32> {
     known::ask(tid, |known| known.name().map(|_| known.leader))
 }
 
-/// Whether two threads belong to one process. Two ids that are gone are nobody's.
+/// True if two threads belong to one process; false for two different ids of threads that are gone.
 pub fn same_thread_group(a: u32, b: u32) -> bool {
     a != 0 && (a == b || tgid(a).is_some_and(|group| tgid(b) == Some(group)))
 }
 
-/// The leader of a process's session: 0 where that is none of ours to see; none for a process that has ended.
+/// The leader of a process's session; 0 if it is not visible to us, `None` for a process that has ended.
 #[allow(unsafe_code)]
 pub fn session(pid: u32) -> Option<u32> {
     let raw = libc::pid_t::try_from(pid).ok()?;
-    // Of 0 the kernel would take us.
+    // The kernel would take 0 for ourselves.
     if raw == 0 {
         return Some(0);
     }
@@ -89,12 +90,13 @@ pub fn session(pid: u32) -> Option<u32> {
     u32::try_from(leader).ok()
 }
 
-/// The name the kernel keeps (`comm`), at most 15 bytes; of a thread of the kernel more.
+/// The name the kernel keeps (`comm`), at most 15 bytes; more for a thread of the kernel.
 pub fn name(pid: u32) -> Option<OsString> {
     known::ask(pid, Known::name)
 }
 
-/// A process, for people. Of 0 nothing is known: the kernel does not tell who is in a pid namespace that is none of ours.
+/// Describes a process for messages. 0 is one in a pid namespace that is not visible to us, about which the kernel tells
+/// nothing.
 pub fn shown(pid: u32) -> String {
     match (pid, name(pid)) {
         (0, _) => "a process that cannot be seen from here".to_owned(),
@@ -108,11 +110,11 @@ pub fn parent(pid: u32) -> Option<u32> {
     status_number(pid, "PPid:")
 }
 
-/// More processes above one another than this are not looked at.
+/// Ancestors beyond this many are not looked at.
 const ANCESTORS_MAX: usize = 256;
 
-/// A process and those above it, nearest first. Ends with 0, above the first of a pid namespace; else there is nobody to ask
-/// any more, or there are too many.
+/// A process and its ancestors, nearest first. Ends with 0, above the first process of a pid namespace, unless one of
+/// them is gone or there are too many.
 pub fn ancestors(pid: u32) -> impl Iterator<Item = u32> {
     let above = |pid: &u32| if *pid == 0 { None } else { parent(*pid) };
     std::iter::successors(Some(pid), above).take(ANCESTORS_MAX)
@@ -132,14 +134,14 @@ pub fn session_leader(pid: u32) -> Option<u32> {
     parse_session(&read(pid, "stat")?)
 }
 
-/// When a process began, in ticks since the machine did: who has the same number later began later. May hang, see the head of
-/// this file.
+/// When a process began, in ticks since the machine did: a later process with the same number began later. May hang, see
+/// the head of this file.
 pub fn began(pid: u32) -> Option<u64> {
     parse_stat(&read(pid, "stat")?, STAT_STARTTIME)
 }
 
-/// For how long the machine has run, without the time that it was suspended: what [`std::time::Instant`] goes by, comparable
-/// among processes. Whoever sets the time of day does not move it.
+/// How long the machine has run, without the time that it was suspended: what [`std::time::Instant`] goes by, comparable
+/// among processes. Setting the time of day does not move it.
 pub fn uptime() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
@@ -147,13 +149,13 @@ pub fn uptime() -> Duration {
 
 /// The processor a thread runs on, or ran on last. May hang, see the head of this file.
 pub fn processor(tid: u32) -> Option<usize> {
-    // What the process's own file tells is added up over all of its threads first.
+    // The process's own `stat` would first be added up over all of its threads.
     let stat = read(tid, &format!("task/{tid}/stat"))?;
     usize::try_from(parse_stat(&stat, STAT_PROCESSOR)?).ok()
 }
 
-/// A name of a process's tree that no other one ever has: its session's leader, when that began, and in which run of the
-/// machine. None where the leader has ended or is not ours to see.
+/// A name of a process's tree that no other tree ever has: its session's leader, when that began, and in which boot of
+/// the machine. `None` if the leader has ended or is not visible to us.
 pub fn tree_name(pid: u32) -> Option<String> {
     let leader = session(pid).filter(|leader| *leader != 0)?;
     let began = began(leader)?;
@@ -166,8 +168,8 @@ pub fn uid(pid: u32) -> Option<u32> {
     status_number(pid, "Uid:")
 }
 
-/// Whether a thread may give the set-group-id bit to files of group `gid`: it is in that group, or has `CAP_FSETID`. One
-/// that is gone, or outside our pid namespace, may not.
+/// True if a thread may give the set-group-id bit to files of group `gid`: it is in that group, or has `CAP_FSETID`.
+/// False for a thread that is gone or outside our pid namespace.
 pub fn may_set_gid_bit(tid: u32, gid: u32) -> bool {
     read(tid, "status").is_some_and(|status| status_lends_group(&status, gid))
 }
@@ -177,14 +179,14 @@ fn status_lends_group(status: &[u8], gid: u32) -> bool {
     is_in_group || status_keeps_set_id(status)
 }
 
-/// What a thread may do beside what its user and group may.
+/// What a thread may do beyond what its user and group may.
 pub struct Rights {
     status: Vec<u8>,
-    /// Those that a user namespace of its own gives are none over files outside.
+    /// Empty for a thread in another user namespace: capabilities there give no rights over files outside.
     capabilities: u64,
 }
 
-/// None for one that is gone, or outside our pid namespace.
+/// Returns `None` for a thread that is gone or outside our pid namespace.
 pub fn rights(tid: u32) -> Option<Rights> {
     let status = read(tid, "status")?;
     let has_our_users = namespace::of(tid, Kind::User).ok()? == namespace::own(Kind::User).ok()?;
@@ -193,12 +195,12 @@ pub fn rights(tid: u32) -> Option<Rights> {
 }
 
 impl Rights {
-    /// Those that it is in beside its own.
+    /// The groups that it is in beside its own.
     pub fn groups(&self) -> Vec<u32> {
         status_words(&self.status, "Groups:").filter_map(|group| group.parse().ok()).collect()
     }
 
-    /// Whether it opens files that their modes keep others from.
+    /// True if it may open files whose modes keep others out.
     pub fn opens_all(&self) -> bool {
         self.capabilities & (CAP_DAC_OVERRIDE | CAP_DAC_READ_SEARCH) != 0
     }
@@ -218,8 +220,8 @@ fn status_keeps_set_id(status: &[u8]) -> bool {
     parse_hexadecimal(status, "CapEff:").unwrap_or(0) & CAP_FSETID != 0
 }
 
-/// Whether a signal waits for a thread that it neither blocks nor ignores: a system call it is in should end. A thread
-/// that is gone is not waited for either.
+/// True if a signal is pending that the thread neither blocks nor ignores: the system call it is in should end. Also true
+/// for a thread that is gone, since nothing waits for the answer.
 pub fn is_signalled(tid: u32) -> bool {
     if tid == 0 {
         return false;
@@ -229,8 +231,8 @@ pub fn is_signalled(tid: u32) -> bool {
     (set("SigPnd:") | set("ShdPnd:")) & !(set("SigBlk:") | set("SigIgn:")) != 0
 }
 
-/// Whether a process has a descriptor of an inode, of whichever file system: by its number alone. One that is gone has
-/// none. An error where that is not ours to see.
+/// Whether a process has a descriptor of an inode, compared by number alone, whatever the file system. False for a
+/// process that is gone; an error if its descriptors are not visible to us.
 pub fn has_open(pid: u32, inode: u64) -> io::Result<bool> {
     if pid == 0 {
         return Err(io::ErrorKind::Unsupported.into());
@@ -240,30 +242,30 @@ pub fn has_open(pid: u32, inode: u64) -> io::Result<bool> {
         descriptors => descriptors?,
     };
     let is_it = |facts: Vec<u8>| status_words(&facts, "ino:").any(|number| number.parse() == Ok(inode));
-    // One that is closed meanwhile cannot be read any more.
+    // A descriptor that is closed meanwhile cannot be read any more.
     Ok(descriptors.flatten().any(|entry| fs::read(entry.path()).is_ok_and(is_it)))
 }
 
-/// Whether any process but this one has, as far as that is ours to see. Looks at all descriptors that there are: for when
-/// one process has not told enough.
+/// Whether any other process has one, as far as we may see. Looks at all descriptors there are, so it is for when the one
+/// process that was asked about did not settle it.
 pub fn others_have_open(inode: u64) -> bool {
     let mut others = all_pids().filter(|pid| *pid != std::process::id());
     others.any(|pid| has_open(pid, inode).unwrap_or(false))
 }
 
-/// The processes that a signal has stopped (SIGSTOP, Ctrl-Z), until they are told to go on. Those that a debugger looks at
-/// are none of them.
+/// The processes that a signal has stopped (SIGSTOP, Ctrl-Z), until they are continued. Those that a debugger has stopped
+/// are not among them.
 pub fn stopped() -> impl Iterator<Item = u32> {
     all_pids().filter(|pid| read(*pid, "status").is_some_and(|status| status_word(&status, "State:") == Some("T")))
 }
 
-/// Whether a process has a file open by this name, as the kernel shows it. Asks nothing of the file, and is false where it is
-/// not ours to see.
+/// Whether a process has a file open by this name, as the kernel shows it. Sends no request to the file's file system.
+/// False if the process's descriptors are not visible to us.
 pub fn opens(pid: u32, path: &Path) -> bool {
     descriptors(pid).any(|link| fs::read_link(link).is_ok_and(|target| target == path))
 }
 
-/// What an administrator's machine allows at least (`fs.nr_open`'s default).
+/// The default of `fs.nr_open`, the most that the kernel lets a limit be.
 const DESCRIPTORS_MAX: u64 = 1 << 20;
 
 /// How many files this process may have open at once.
@@ -271,16 +273,16 @@ pub fn descriptor_limit() -> u64 {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(DESCRIPTORS_MAX)
 }
 
-/// Lets this process open as many files as it may: the usual limit of 1024 is a shell's. Gives the limit.
+/// Lets this process open as many files as it may: the usual limit of 1024 is a shell's. Returns the limit.
 pub fn raise_descriptor_limit() -> std::io::Result<u64> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let now = getrlimit(Resource::Nofile);
-    // None is no limit, which the kernel does not grant for descriptors.
+    // `None` is no limit, which the kernel does not grant for descriptors.
     let wanted = now.maximum.unwrap_or(DESCRIPTORS_MAX).max(DESCRIPTORS_MAX);
     let limit = |count| Rlimit { current: Some(count), maximum: Some(count) };
     match (setrlimit(Resource::Nofile, limit(wanted)), now.maximum) {
         (Ok(()), _) => Ok(wanted),
-        // Only root raises the upper bound.
+        // Only root can raise the hard limit.
         (Err(_), Some(maximum)) => {
             setrlimit(Resource::Nofile, limit(maximum))?;
             Ok(maximum)
@@ -296,13 +298,13 @@ pub struct Bystander {
     pub name: OsString,
 }
 
-/// More is nobody's list to read.
+/// A longer list is of no use to a person.
 const BYSTANDERS_MAX: usize = 200;
 
-/// A process with more open files than this is judged by the first of them.
+/// Of a process with more open files only this many are looked at.
 const DESCRIPTORS_PER_PROCESS_MAX: usize = 4096;
 
-/// Who has its working directory, root or an open file in `dir` or below, this process excepted.
+/// The processes that have their working directory, root or an open file in `dir` or below, this process excepted.
 ///
 /// `dir` is absolute and resolved, as the kernel shows it. Compares names only and touches no file, so a dead mount
 /// elsewhere cannot block it. A process in another mount namespace is listed when its path reads the same.

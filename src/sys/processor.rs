@@ -10,7 +10,8 @@ pub fn here() -> usize {
     sched_getcpu()
 }
 
-/// Goes on on another processor, if this thread may run there. Nothing keeps it there: it may go wherever it might before.
+/// Moves this thread to another processor, if it may run there. Nothing keeps it there: it may run wherever it might
+/// before.
 pub fn move_to(processor: usize) -> io::Result<()> {
     let may = sched_getaffinity(None)?;
     if processor >= CpuSet::MAX_CPU || !may.is_set(processor) {
@@ -22,14 +23,15 @@ pub fn move_to(processor: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &may)?)
 }
 
-/// Has this thread, or a process that it has started, run wherever this process may: both begin where their starter is bound.
+/// Lets this thread, or a process that it has started, run wherever this process may: both begin where their starter is
+/// bound.
 pub fn unbind(child: Option<u32>) -> io::Result<()> {
     let child = child.map(|child| Pid::from_raw(child.cast_signed()).ok_or(io::ErrorKind::InvalidInput)).transpose()?;
     let whole = sched_getaffinity(Some(getpid()))?;
     Ok(sched_setaffinity(child, &whole)?)
 }
 
-/// Stays on a processor from here on; false if this thread may not run there.
+/// Binds this thread to a processor; returns false if it may not run there.
 pub fn stay_on(processor: usize) -> io::Result<bool> {
     let may = processor < CpuSet::MAX_CPU && sched_getaffinity(None)?.is_set(processor);
     if may {

@@ -1,4 +1,4 @@
-//! An inode as it can be looked at and changed: by a descriptor, and where that is one for looking alone, by its name.
+//! An inode to be looked at and changed: by a descriptor or, if that is an `O_PATH` one, by its name.
 
 use std::fs::File;
 use std::io;
@@ -12,17 +12,17 @@ use super::tree::Place;
 
 pub struct Reached {
     file: Arc<File>,
-    /// None where the descriptor is enough, or it has no name.
+    /// `None` if the descriptor is enough, or the inode has no name.
     place: Option<Place>,
 }
 
 impl Reached {
-    /// What is open already.
+    /// For a file that is open already.
     pub fn opened(file: Arc<File>) -> Self {
         Self { file, place: None }
     }
 
-    /// What stands there, be it a symlink or a FIFO: it is not opened for more than to be looked at.
+    /// For what stands at `place`, be it a symlink or a FIFO: it is opened with `O_PATH` only.
     pub fn at(place: Place) -> io::Result<Self> {
         let file = Arc::new(File::from(place.open(OFlags::PATH)?));
         Ok(Self { file, place: Some(place) })

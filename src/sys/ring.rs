@@ -1,11 +1,11 @@
 //! The kernel's rings of FUSE (FUSE over io_uring, Linux 6.14), as its `include/uapi/linux/fuse.h` has them.
 //!
-//! A ring for each processor, in which who serves offers places. The kernel puts a request into a place of the ring of the
-//! processor on which the program runs, and runs the thread of that place to take it; one call answers and offers the place
-//! again. What nobody waits for (FORGET, INTERRUPT) still comes by the device.
+//! There is a ring for each processor, in which the threads that serve offer places. The kernel puts a request into a
+//! place of the ring of the processor on which the program runs, and runs that place's thread to take it; one call
+//! answers and offers the place again. Requests that no program waits for (FORGET, INTERRUPT) still come by the device.
 //!
-//! A place belongs to the thread that offers it, and requests are put into it in that thread's own calls only. So a thread has
-//! one [`Place`]: while it serves it has none on offer, and whoever asks comes to another thread.
+//! A place belongs to the thread that offers it, and requests are put into it in that thread's own calls only. So a
+//! thread has one [`Place`]: while it serves it offers none, and other requests go to other threads.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -18,10 +18,11 @@ use rustix::io_uring::IoringOp;
 
 use super::uring::{Entry, Uring};
 
-/// So many rings and no more: each has threads, also of a processor that this machine may have one day.
+/// With more rings than this none are used: each has threads, even that of a processor which the machine does not have
+/// yet.
 const RINGS_MAX: u16 = 128;
 
-/// Whether the kernel lets anybody have rings, `Y` or `N`. It is the administrator's to write.
+/// Holds `Y` or `N`: whether the kernel permits rings. Only an administrator can write it.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// `FUSE_IO_URING_CMD_REGISTER`: offers a place.
@@ -29,8 +30,8 @@ const REGISTER: u32 = 1;
 /// `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`: answers what was in it, and offers it again.
 const COMMIT_AND_FETCH: u32 = 2;
 
-/// `struct fuse_uring_req_header`: what goes before a request and before an answer, what one kind of request has of its own,
-/// and of what follows the number and length.
+/// `struct fuse_uring_req_header`: the header of a request or an answer, the fields of one kind of request, and then the
+/// number by which the kernel knows the request and the length of its payload.
 const HEADERS_BYTES: usize = OWN_BYTES + 32;
 const OP: usize = 128;
 const OWN_BYTES: usize = 256;
@@ -62,35 +63,35 @@ pub fn count() -> io::Result<u16> {
         .ok_or_else(|| io::Error::other(format!("possible processors: {possible:?}")))
 }
 
-/// Of a list of ranges, `0-3,8`.
+/// The last number of a list of ranges, such as `0-3,8`.
 fn last_of(ranges: &str) -> Option<u16> {
     ranges.trim().rsplit([',', '-']).next()?.parse().ok()
 }
 
-/// A request as it came.
+/// A request as it arrived.
 pub struct Message<'a> {
     /// What all requests begin with.
     pub header: &'a [u8; IN_HEADER_BYTES],
-    /// What this kind of request has of its own, and zeros.
+    /// The fields of this kind of request, followed by zeros.
     pub op: &'a [u8],
     /// Names, values and data, one after the other.
     pub payload: &'a [u8],
 }
 
-/// Where one request at a time is.
+/// Holds one request at a time.
 pub struct Place {
     uring: Arc<Uring>,
     device: Arc<OwnedFd>,
     ring: u16,
-    /// What answers the request, and has not gone out.
+    /// The answer to the request, which has not gone out yet.
     answer: Option<Entry>,
     headers: Room,
     payload: Room,
-    /// Requests are put into it in calls of the thread that has made it.
+    /// Only the thread that has made it may use it: requests are put into it in that thread's calls.
     _of_one_thread: PhantomData<*const ()>,
 }
 
-/// Memory that the kernel reads and writes while it is called, and we between two calls.
+/// Memory that the kernel reads and writes during our calls, and we between them.
 struct Room {
     begin: NonNull<u8>,
     length: usize,
@@ -98,7 +99,7 @@ struct Room {
 
 impl Room {
     fn new(length: usize) -> Self {
-        // Zeros that nobody has touched take no memory yet.
+        // Zeros that were never touched take no memory yet.
         let room: &mut [u8] = Box::leak(vec![0; length].into_boxed_slice());
         Self { begin: NonNull::from(room).cast(), length }
     }
@@ -123,7 +124,8 @@ impl Drop for Room {
 }
 
 impl Place {
-    /// In a ring of a session that has agreed on rings. Requests and answers have at most so many bytes beside their headers.
+    /// Offers a place in a ring of a session that has agreed on rings. `payload_bytes` bounds requests and answers,
+    /// without headers.
     pub fn offer(device: Arc<OwnedFd>, ring: u16, payload_bytes: usize) -> io::Result<Self> {
         let uring = Arc::new(Uring::new()?);
         let (headers, payload) = (Room::new(HEADERS_BYTES), Room::new(payload_bytes));
@@ -134,14 +136,14 @@ impl Place {
         // SAFETY: this thread has just made the io_uring. The kernel reads `rooms` in this call, and what they lead to goes after
         // the io_uring does.
         unsafe { place.uring.enter(Some(&entry), false) }?;
-        // It says at once if it will not have them.
+        // The kernel says at once if it does not accept the place.
         match place.uring.done() {
             Some(error) => Err(io::Error::from_raw_os_error(-error)),
             None => Ok(place),
         }
     }
 
-    /// Where others see whether a request is in it that is not taken.
+    /// Lets other threads see whether a request is here that was not taken.
     pub fn news(&self) -> News {
         News(self.uring.clone())
     }
@@ -160,7 +162,7 @@ impl Place {
         entry
     }
 
-    /// Waits for the next request, and has the answer to the last go out. False at the session's end.
+    /// Sends the answer to the last request and waits for the next. Returns false at the session's end.
     pub fn wait(&mut self) -> io::Result<bool> {
         let answer = self.answer.take();
         // SAFETY: this thread has made the io_uring, and what was submitted last has been taken back. The rooms are the kernel's
@@ -185,12 +187,12 @@ impl Place {
         }
     }
 
-    /// The request is no news any more.
+    /// Marks the request as taken: it is no news any more.
     pub fn take(&self) {
         self.uring.take();
     }
 
-    /// Answers the request with an errno, or 0 and so many bytes. It goes out with the next [`Self::wait`].
+    /// Answers the request with an errno, or 0 and `payload`. The answer goes out with the next [`Self::wait`].
     pub fn answer(&mut self, errno: i32, payload: &[u8]) {
         let headers = self.headers.get_mut();
         let (unique, commit) = (bytes::<8>(headers, 8), u64::from_ne_bytes(bytes(headers, COMMIT_ID)));
@@ -204,11 +206,11 @@ impl Place {
     }
 }
 
-/// Whether a request is in a place that its thread has not taken.
+/// Tells whether a place has a request that its thread has not taken.
 pub struct News(Arc<Uring>);
 
 impl News {
-    /// Missed is for a moment what the kernel is about to put there.
+    /// For a moment it may miss a request that the kernel is about to put there.
     pub fn is_there(&self) -> bool {
         self.0.has_news()
     }

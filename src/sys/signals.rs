@@ -37,10 +37,10 @@ impl Signal {
     }
 }
 
-/// Who has sent a signal.
+/// Where a signal came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The terminal, to all in front of it.
+    /// The terminal, to its whole foreground process group.
     Terminal,
     Process,
 }
@@ -71,7 +71,7 @@ impl Termination {
         Self::block_these(signal_set())
     }
 
-    /// The same of those that are not ignored: to `nohup` and to a script's jobs some mean nothing.
+    /// The same for those that are not ignored: `nohup` and a script's background jobs are to be spared some.
     pub fn block_heeded() -> io::Result<Self> {
         let heeded = Signal::ALL.map(Signal::number).into_iter().filter(|number| !is_ignored(*number));
         Self::block_these(set_of(&heeded.collect::<Vec<_>>()))
@@ -83,7 +83,7 @@ impl Termination {
         Ok(Self { blocked, signals: signal_descriptor(&blocked)?, woken: Arc::new(woken) })
     }
 
-    /// They end the program again, as far as the calling thread gets them.
+    /// Lets them end the program again, if they reach the calling thread.
     pub fn unblock(self) -> io::Result<()> {
         change_mask(libc::SIG_UNBLOCK, &self.blocked)
     }
@@ -92,7 +92,7 @@ impl Termination {
         Waker(Arc::clone(&self.woken))
     }
 
-    /// Sleeps until a signal comes or somebody wakes it. Both are consumed, and it can be called again.
+    /// Sleeps until a signal comes or a [`Waker`] wakes it. Both are consumed, and it can be called again.
     pub fn wait(&self) -> io::Result<Wakeup> {
         loop {
             self.sleep()?;
@@ -135,7 +135,7 @@ fn change_mask(how: libc::c_int, set: &libc::sigset_t) -> io::Result<()> {
     exchange_mask(how, set).map(|_before| ())
 }
 
-/// Gives the mask as it was.
+/// Returns the mask as it was.
 pub(super) fn exchange_mask(how: libc::c_int, set: &libc::sigset_t) -> io::Result<libc::sigset_t> {
     let mut before = MaybeUninit::uninit();
     // SAFETY: the set is initialised, and the call fills the other when it succeeds.
@@ -176,7 +176,7 @@ pub(super) fn signal_descriptor(set: &libc::sigset_t) -> io::Result<OwnedFd> {
 /// One signal as it came.
 pub(super) struct Received {
     pub number: libc::c_int,
-    /// Of the kernel's own accord: from the terminal, as a rule. Else some process sent it.
+    /// Sent by the kernel itself, as a rule for the terminal; otherwise by a process.
     pub is_from_kernel: bool,
 }
 

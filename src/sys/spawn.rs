@@ -1,4 +1,4 @@
-//! Starting a program so that it cannot outlive who started it, and gets nothing that it was not given.
+//! Starts programs so that they cannot outlive their parent, and get nothing that they were not given.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ pub fn die_with_parent(command: &mut Command) {
     unsafe { command.pre_exec(move || ask_for_death(parent)) };
 }
 
-/// No program started from here on gets a descriptor beyond the three standard ones, whoever left it open.
+/// No program started from here on gets a descriptor beyond the three standard ones, even one left open by mistake.
 pub fn close_others_on_exec() -> io::Result<()> {
     let (first, flags) = (libc::STDERR_FILENO.unsigned_abs() + 1, libc::CLOSE_RANGE_CLOEXEC);
     // SAFETY: it sets a flag of descriptors and closes none.
@@ -27,7 +27,7 @@ pub fn close_others_on_exec() -> io::Result<()> {
     }
 }
 
-/// For a process that only waits, and exits without unwinding: what it got from who forked it is not its to keep open. The
+/// For a process that only waits, and exits without unwinding: what it inherited by the fork is not its to keep open. The
 /// three standard descriptors stay, and those named.
 pub fn close_all_but(kept: &[i32]) -> io::Result<()> {
     for number in beyond_standard()?.into_iter().filter(|number| !kept.contains(number)) {
@@ -38,7 +38,7 @@ pub fn close_all_but(kept: &[i32]) -> io::Result<()> {
     Ok(())
 }
 
-/// The numbers of what is open, the listing's own among them, but for the three standard ones.
+/// The numbers of all open descriptors, the listing's own included, except the three standard ones.
 pub(super) fn beyond_standard() -> io::Result<BTreeSet<i32>> {
     let mut open = BTreeSet::new();
     for entry in fs::read_dir("/proc/self/fd")? {
@@ -47,14 +47,15 @@ pub(super) fn beyond_standard() -> io::Result<BTreeSet<i32>> {
     Ok(open.split_off(&(libc::STDERR_FILENO + 1)))
 }
 
-/// This process, and what it starts from here on, can be sent every signal. A daemon blocks those it waits for, and what was
-/// started in the background of a script ignores Ctrl-C: a program that is run would go on doing so.
+/// Lets this process, and what it starts from here on, be sent every signal. A daemon blocks the signals it waits for,
+/// and a job in the background of a script ignores Ctrl-C: a program that it runs would inherit that.
 pub fn receive_signals() -> io::Result<()> {
     (1..=SIGNAL_LAST).filter(|signal| *signal != libc::SIGPIPE).try_for_each(no_longer_ignore)?;
     unblock_signals()
 }
 
-/// Of those that have a name. A broken pipe we ignore ourselves, and the library gives each child the default.
+/// The last signal that has a name. SIGPIPE is left out: we ignore it ourselves, and the library gives each child the
+/// default.
 const SIGNAL_LAST: libc::c_int = 31;
 
 pub(super) fn no_longer_ignore(signal: libc::c_int) -> io::Result<()> {
@@ -90,7 +91,7 @@ fn ask_for_death(parent: Pid) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     match rustix::process::getppid() {
         Some(now) if now == parent => Ok(()),
-        // It ended in between, and told nobody.
+        // The parent ended in between, when it had no signal to send.
         Some(_) | None => Err(io::ErrorKind::Interrupted.into()),
     }
 }

@@ -62,12 +62,12 @@ impl Database {
         u64::from(self.log_pages.load(Ordering::Relaxed)) * LOG_PAGE_BYTES
     }
 
-    /// To be called after a checkpoint, which tells nobody.
+    /// To be called after a checkpoint, for which SQLite calls no hook.
     pub fn note_log_moved(&self) {
         self.log_pages.store(0, Ordering::Relaxed);
     }
 
-    /// What the kernel said, where an error of this connection comes from a call below.
+    /// Returns the kernel's errno, if an error of this connection comes from a system call.
     pub fn errno_of(&self, error: &rusqlite::Error) -> Option<i32> {
         let rusqlite::Error::SqliteFailure(failure, _) = error else { return None };
         match failure.code {
@@ -81,7 +81,7 @@ impl Database {
         }
     }
 
-    /// The log by a descriptor of its own. The locks are all on the database file, so closing it drops none.
+    /// Opens the log by a descriptor of its own. The locks are all on the database file, so closing it drops none.
     pub fn open_log(&self) -> io::Result<OwnedFd> {
         self.open_log_to(OFlags::RDONLY)
     }
@@ -91,7 +91,7 @@ impl Database {
         Ok(rustix::fs::openat(&self.dir, self.log_name(), flags, Mode::empty())?)
     }
 
-    /// What stands under the names of the database and its log. Asked by name: see the head of this file.
+    /// The inodes at the names of the database and its log. Looked up by name: see the head of this file.
     pub fn files(&self) -> io::Result<[Option<InodeKey>; 2]> {
         let key = |name: &str| Ok::<_, io::Error>(self.place(name).stat()?.map(|meta| meta.key()));
         Ok([key(&self.name)?, key(&self.log_name())?])
@@ -105,8 +105,9 @@ impl Database {
         Place { dir: Arc::clone(&self.dir), name: name.into() }
     }
 
-    /// Writes all that was committed to a new database of the same name, which must be free, durably. This connection goes
-    /// on with the old one, which nobody else can open. A log of the old one would be taken for the new one's.
+    /// Writes all that was committed to a new database of the same name, which must be free, durably. This connection
+    /// goes on with the old one, which no other process can open any more. The old log is removed: it would be taken for
+    /// the new database's.
     pub fn write_anew(&self) -> Result<(), OpenError> {
         let new = format!("{}.new", self.name);
         let place = self.place(&new);
@@ -124,21 +125,21 @@ impl Database {
         Ok(place.sync_dir()?)
     }
 
-    /// Gives the log blocks for so much behind its end, which what is appended then cannot fail for.
+    /// Allocates this many bytes behind the log's end, so that appending them cannot fail for lack of space.
     pub fn widen_log(&self, bytes: u64) -> io::Result<()> {
         let log = self.open_log_to(OFlags::WRONLY)?;
         let end = u64::try_from(rustix::fs::fstat(&log)?.st_size).unwrap_or(0);
         Ok(rustix::fs::fallocate(&log, FallocateFlags::KEEP_SIZE, end, bytes)?)
     }
 
-    /// Takes the blocks behind the log's end from it. Nobody else may be writing: what he appended would be cut off.
+    /// Frees the blocks behind the log's end. No other connection may be writing: what it appended would be cut off.
     pub fn trim_log(&mut self) -> io::Result<()> {
         let log = self.open_log_to(OFlags::WRONLY)?;
         let end = u64::try_from(rustix::fs::fstat(&log)?.st_size).unwrap_or(0);
         Ok(rustix::fs::ftruncate(&log, end)?)
     }
 
-    /// Moves all of the log, durably, and leaves its file empty.
+    /// Moves all of the log into the database, durably, and leaves the log's file empty.
     pub fn empty_log(&self) -> rusqlite::Result<()> {
         let is_busy: bool = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
         match is_busy {
@@ -147,12 +148,12 @@ impl Database {
         }
     }
 
-    /// Closing leaves the log as it is, for whoever opens the database next.
+    /// Has closing leave the log as it is, for the next to open the database.
     pub fn keep_log(&self) -> rusqlite::Result<()> {
         self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map(|_| ())
     }
 
-    /// Who moves the log into the database file while this connection goes on.
+    /// Opens a connection that moves the log into the database file while this one goes on.
     pub fn log_mover(&self) -> rusqlite::Result<LogMover> {
         LogMover::open(&self.dir, &self.name)
     }
@@ -203,7 +204,7 @@ pub fn open_database(dir: BorrowedFd<'_>, name: &str) -> Result<Database, OpenEr
     register_vfs()?;
     let dir = rustix::io::fcntl_dupfd_cloexec(dir, FIRST_FREE_DESCRIPTOR).map_err(io::Error::from)?;
     create_private(&dir, name)?;
-    // SQLite would make it, too, but where it cannot it does not say why.
+    // SQLite would create it too, but where that fails it does not say why.
     create_private(&dir, &format!("{name}-wal"))?;
     let connection = connect(&dir, name)?;
     connection.busy_timeout(BUSY_WAIT)?;
@@ -239,8 +240,8 @@ const LOG_FILE_KEPT_BYTES: i64 = 4 << 20;
 /// KiB.
 const CACHE_KIB: i64 = -2 * 1024;
 
-/// A checkpoint gives the database file all the room it will take before it copies anything: else who fills the disk
-/// meanwhile has it fail half-way. SQLite does so where files grow by pieces of a size, here of a page.
+/// Has a checkpoint allocate all the room it will take before it copies anything: otherwise a program that fills the disk
+/// meanwhile would make it fail half-way. SQLite does so for files that grow in pieces of some size, here of a page.
 fn grow_before_moving(connection: &Connection) -> rusqlite::Result<()> {
     let mut piece: c_int = PAGE_BYTES;
     // SAFETY: the handle is open, and with this operation the argument is a number.
@@ -277,7 +278,7 @@ unsafe extern "C" fn note_log_pages(
 /// 0 to 2 are replaced when the process goes into the background.
 const FIRST_FREE_DESCRIPTOR: i32 = 3;
 
-/// Long enough for somebody's `sqlite3` to finish a look; another owner stays longer than anyone waits.
+/// Long enough for a person's `sqlite3` to finish a query; another owner stays longer than any caller should wait.
 const BUSY_WAIT: Duration = Duration::from_secs(1);
 
 /// SQLite would create the file with 0644. `mknod` makes it without a descriptor, whose closing would drop locks.
@@ -303,7 +304,7 @@ fn failure(message: String) -> rusqlite::Error {
     rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_CANTOPEN), Some(message))
 }
 
-/// Registers the VFS at the first call; later calls give the same answer.
+/// Registers the VFS at the first call; later calls return the same result.
 fn register_vfs() -> rusqlite::Result<()> {
     static OUTCOME: OnceLock<c_int> = OnceLock::new();
     match *OUTCOME.get_or_init(copy_unix_vfs) {

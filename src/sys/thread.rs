@@ -5,7 +5,7 @@ use std::thread::{Builder, JoinHandle};
 
 use super::processor;
 
-/// Starts one that may run wherever this process may, whatever processor its starter is bound to.
+/// Starts a thread that may run wherever this process may, whatever processor its starter is bound to.
 pub fn start<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send + 'static) -> io::Result<JoinHandle<T>> {
     Builder::new().name(name.to_owned()).spawn(move || {
         if let Err(err) = processor::unbind(None) {

@@ -1,7 +1,7 @@
 //! One directory tree, reached only through the descriptor of its root.
 //!
-//! No name that leads out of the tree is ever followed: not `..`, not a symlink, not a mount on top of the path. A path
-//! may be longer than `PATH_MAX`; it is then walked in pieces.
+//! No path leads out of the tree: `..` and symlinks are not followed (but see [`Tree::glance`]), and a mount on top of
+//! the root is not entered. A path may be longer than `PATH_MAX`; it is then walked in pieces.
 
 #[cfg(test)]
 mod tests;
@@ -25,7 +25,7 @@ use crate::model::RelPath;
 /// A path handed to the kernel in one call stays below this many bytes (`PATH_MAX` is 4096 with its NUL).
 const PATH_PIECE_BYTES: usize = 4000;
 
-/// Nothing may lead out of the tree, and nothing may be followed on the way.
+/// Nothing may lead out of the tree, and no symlink may be followed on the way.
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 
 pub struct Tree {
@@ -46,10 +46,11 @@ pub struct Dirs {
     open: HashMap<RelPath, Arc<OwnedFd>>,
 }
 
-/// Looks at one path of a [`Tree`] after the other. A directory is opened once for all that follow each other in it.
+/// Looks at paths of a [`Tree`] one after the other. A directory is opened once for all paths in it that follow each
+/// other.
 pub struct StatInTurn<'a> {
     tree: &'a Tree,
-    /// The last directory; none where there is none.
+    /// The last directory; its descriptor is `None` if it does not exist.
     dir: Option<(RelPath, Option<OwnedFd>)>,
 }
 
@@ -73,7 +74,7 @@ impl Tree {
         self.root.as_fd()
     }
 
-    /// A path by which the kernel knows what is open, from the root on; none of what has no name, or lies elsewhere.
+    /// A path by which the kernel knows an open file, from the root on; `None` if the file has no name or lies elsewhere.
     pub fn path_of(&self, fd: BorrowedFd<'_>) -> Option<RelPath> {
         if Meta::of(fd).ok()?.links == 0 {
             return None;
@@ -101,8 +102,8 @@ impl Tree {
         open_beneath(place.dir.as_fd(), place.name.as_bytes(), flags)
     }
 
-    /// Opens a file for reading, without waiting for anybody. That leaves its access time as it is, as
-    /// [`super::file::keep_access_time`] does; `EPERM` where that may not be asked for.
+    /// Opens a file for reading without waiting, be it a FIFO. Reads leave its access time as it is, as with
+    /// [`super::file::keep_access_time`]; `EPERM` where that may not be asked for.
     pub fn open_quietly(&self, path: &RelPath) -> io::Result<File> {
         self.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOATIME).map(File::from)
     }
@@ -140,17 +141,17 @@ impl Tree {
         }
     }
 
-    /// What lies at `path` itself, be it a symlink; none when nothing does.
+    /// What lies at `path` itself, be it a symlink; `None` if nothing does.
     pub fn stat(&self, path: &RelPath) -> io::Result<Option<Meta>> {
         match path.name() {
             None => Meta::of(self.root()).map(Some),
             Some(name) if name.len() == path.as_bytes().len() => present(Meta::at(self.root(), name)),
-            // Opened itself, and not its directory: where nothing is that one call tells it.
+            // Opens the path itself, and not its directory: where nothing is, that one call tells it.
             Some(_) => self.find(path)?.map(|found| Meta::of(found.as_fd())).transpose(),
         }
     }
 
-    /// The same in one call, by way of whatever stands on the way, symlinks too: enough to know again what is known by its
+    /// The same in one call, through whatever stands on the way, symlinks too: enough to recognise what is known by its
     /// inode.
     pub fn glance(&self, path: &RelPath) -> io::Result<Meta> {
         match path.is_root() {
@@ -159,7 +160,7 @@ impl Tree {
         }
     }
 
-    /// Whatever is there, to be looked at and, once it is known what it is, opened.
+    /// Opens whatever is there with `O_PATH`, to be looked at and, once its kind is known, opened for use.
     pub fn find(&self, path: &RelPath) -> io::Result<Option<OwnedFd>> {
         present(self.open_at(path, OFlags::PATH))
     }
@@ -174,12 +175,12 @@ impl Tree {
     }
 }
 
-/// Nothing at the path: neither the name nor, perhaps, its directory.
+/// True if an error says that nothing is at the path: the name is missing, or its directory is.
 pub fn is_absent(err: &io::Error) -> bool {
     matches!(err.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP))
 }
 
-/// None where nothing is.
+/// Turns an error that says so into `None`.
 fn present<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     match found {
         Err(err) if is_absent(&err) => Ok(None),
@@ -210,15 +211,15 @@ pub fn list(dir: BorrowedFd<'_>) -> io::Result<Vec<DirEntry>> {
             continue;
         }
         let name = OsString::from_vec(name.to_vec());
-        // Meanwhile gone, it is none.
+        // An entry that is gone meanwhile is left out.
         let Some(kind) = kind_in_listing(dir, &name, entry.file_type())? else { continue };
         entries.push(DirEntry { name, inode: entry.ino(), kind });
     }
     Ok(entries)
 }
 
-/// Not all file systems tell it by a listing: some never, some not of all entries. A directory that is taken for a file
-/// would be walked past.
+/// Not all file systems tell the kind in a listing: some never do, some not for all entries. A directory that is taken
+/// for a file would be walked past.
 fn kind_in_listing(dir: BorrowedFd<'_>, name: &OsStr, told: fs::FileType) -> io::Result<Option<FileKind>> {
     match told {
         fs::FileType::Unknown => Ok(present(Meta::at(dir, name))?.map(|meta| meta.kind)),
@@ -269,7 +270,8 @@ impl Place {
         open_beneath(self.dir.as_fd(), self.name.as_bytes(), flags)
     }
 
-    /// Opens it for reading without following and without waiting, also where its mode keeps this process, its owner, from that.
+    /// Opens it for reading without following and without waiting, even if its mode denies that to this process as its
+    /// owner.
     pub fn open_to_read(&self) -> io::Result<File> {
         open_to_read(|flags| self.open(flags))
     }
@@ -280,7 +282,7 @@ impl Place {
         Ok(fs::openat(&self.dir, &self.name, flags, mode)?)
     }
 
-    /// Makes a file in the directory that has no name yet. None where the file system knows no such.
+    /// Makes a file in the directory that has no name yet; `None` if the file system does not support that.
     pub fn create_nameless(&self, mode: Mode) -> io::Result<Option<File>> {
         match fs::openat(&self.dir, ".", OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC, mode) {
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => Ok(None),
@@ -288,7 +290,7 @@ impl Place {
         }
     }
 
-    /// Gives it this one, which must be free.
+    /// Gives a nameless file this name, which must be free.
     pub fn name_file(&self, nameless: &File) -> io::Result<()> {
         match fs::linkat(nameless, "", &self.dir, &self.name, AtFlags::EMPTY_PATH) {
             // Without CAP_DAC_READ_SEARCH kernels before 6.10 want to be asked by a path.
@@ -339,7 +341,7 @@ impl Place {
         Ok(fs::chownat(&self.dir, &self.name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// The same as far as that is allowed: who is not privileged cannot give files away.
+    /// The same as far as that is allowed: an unprivileged process cannot give files away.
     pub fn give_owner(&self, uid: u32, gid: u32) -> io::Result<()> {
         match self.set_owner(Some(uid), Some(gid)) {
             Err(err) if err.raw_os_error() == Some(libc::EPERM) => Ok(()),

@@ -1,7 +1,7 @@
 //! An io_uring of one thread, with one entry under way at a time.
 //!
-//! By hand, for what the `io-uring` crate does not show: whether something waits for that thread, which others want to know
-//! ([`Uring::has_news`]).
+//! Written by hand because the `io-uring` crate does not show whether something waits for that thread, which other
+//! threads want to know ([`Uring::has_news`]).
 #![allow(unsafe_code)]
 
 use std::io;
@@ -37,7 +37,8 @@ unsafe impl Send for Uring {}
 unsafe impl Sync for Uring {}
 
 impl Uring {
-    /// What the kernel has for this thread it does in this thread's own calls, and interrupts no others.
+    /// Makes one for this thread. The kernel does its work for the thread in the thread's own calls of [`Self::enter`],
+    /// and interrupts none of its other calls.
     pub fn new() -> io::Result<Self> {
         let mut params = io_uring_params::default();
         params.flags = IoringSetupFlags::SQE128
@@ -56,7 +57,7 @@ impl Uring {
         Ok(Self { fd, rings, entries, params })
     }
 
-    /// Submits `entry`, if there is one, and waits for one that is done, if `awaited`.
+    /// Submits `entry`, if there is one, and waits until one is done, if `awaited`.
     ///
     /// # Safety
     /// Call only from the thread that made this ring, and only with no entry still in flight. The memory that an entry points
@@ -90,7 +91,7 @@ impl Uring {
         tail.store(next.wrapping_add(1), Ordering::Release);
     }
 
-    /// What came of the entry that is done, and stays here until [`Self::take`].
+    /// The result of the entry that is done, which stays here until [`Self::take`].
     pub fn done(&self) -> Option<i32> {
         let [head, tail] = [self.params.cq_off.head, self.params.cq_off.tail].map(|at| self.rings.word(at));
         let next = head.load(Ordering::Relaxed);
@@ -107,8 +108,8 @@ impl Uring {
         self.rings.word(self.params.cq_off.head).fetch_add(1, Ordering::Release);
     }
 
-    /// Whether the kernel has something for the thread that made this, which it has not taken. Missed is for a moment what the
-    /// kernel is about to say.
+    /// True if the kernel has something for the thread that made this, which it has not taken. For a moment it may miss
+    /// what the kernel is about to say.
     pub fn has_news(&self) -> bool {
         let flags = self.rings.word(self.params.sq_off.flags).load(Ordering::Acquire);
         flags & IoringSqFlags::TASKRUN.bits() != 0 || self.done().is_some()

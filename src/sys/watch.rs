@@ -12,12 +12,12 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 
-/// How many watches a user may have. Others of that user need some too: editors and build tools.
+/// How many watches a user may have. The user's other programs need some too: editors and build tools.
 const USER_LIMIT: &str = "/proc/sys/fs/inotify/max_user_watches";
 /// One read takes as much as the kernel has ready, and a few hundred events fit.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// All that changes what a name stands for, or what is seen of it. Files that are unlinked and open tell nothing.
+/// All that changes what a name stands for, or what is seen of it. Files that are unlinked but still open make no events.
 const ASKED: WatchFlags = WatchFlags::MODIFY
     .union(WatchFlags::ATTRIB)
     .union(WatchFlags::CREATE)
@@ -27,8 +27,8 @@ const ASKED: WatchFlags = WatchFlags::MODIFY
     .union(WatchFlags::ONLYDIR)
     .union(WatchFlags::EXCL_UNLINK);
 
-/// How long events are left to gather once there is one. Far below the second within which a change must show; and our own
-/// landings make some, which are not to wake us for each save.
+/// How long events are left to gather once there is one. Far below the second within which a change must show; and our
+/// own landings make some, which should not wake us for each save.
 const GATHER: Duration = Duration::from_millis(10);
 /// A rename makes two events, the first of which may be read before there is the second.
 const OTHER_HALF: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
@@ -40,7 +40,7 @@ pub struct Watches {
     max: usize,
 }
 
-/// Names a watch for as long as there is any; never given to a later one.
+/// Names a watch for as long as the queue exists; never reused for a later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WatchId(i32);
 
@@ -55,15 +55,15 @@ pub struct Watch {
 pub enum Seen {
     /// A name came.
     Appeared(WatchId, OsString),
-    /// Of what a name stands for: content, attributes, or that the name went.
+    /// What a name stands for has changed, in content or attributes, or the name went.
     Changed(WatchId, OsString),
-    /// The directory's own attributes.
+    /// The directory's own attributes have changed.
     Itself(WatchId),
     /// The directory is gone, and its watch with it.
     Ended(WatchId),
     /// The file system under the directory was taken away.
     Unmounted,
-    /// Too much at once: some of it is not told.
+    /// Too many events at once: some of them were lost.
     Overflow,
 }
 
@@ -78,8 +78,8 @@ impl Watches {
         Ok(Arc::new(Self { queue, taken: AtomicUsize::new(0), max }))
     }
 
-    /// Watches a directory. A second watch of the same directory would be the first: the caller keeps one of each.
-    /// `ENOSPC` when there are as many as there may be.
+    /// Watches a directory. To watch the same directory again would return the same watch, so the caller must keep only
+    /// one. `ENOSPC` when there are as many as there may be.
     pub fn watch(self: &Arc<Self>, dir: BorrowedFd<'_>) -> io::Result<Watch> {
         if self.taken.load(Ordering::Relaxed) >= self.max {
             return Err(rustix::io::Errno::NOSPC.into());
@@ -90,7 +90,7 @@ impl Watches {
         Ok(Watch { of: self.clone(), id })
     }
 
-    /// Waits until something has been seen or the time is up, and gives all there is.
+    /// Waits until something has been seen or the time is up, and returns all there is.
     pub fn wait(&self, max: Option<Duration>) -> io::Result<Vec<Seen>> {
         let timeout = max.map(|max| rustix::event::Timespec {
             tv_sec: i64::try_from(max.as_secs()).unwrap_or(i64::MAX),
@@ -99,7 +99,8 @@ impl Watches {
         let mut asked = [PollFd::new(&self.queue, PollFlags::IN)];
         match poll(&mut asked, timeout.as_ref()) {
             Ok(0) | Err(rustix::io::Errno::INTR) => {}
-            // What is done to one file is many events. Read one by one they cost who does it a switch each.
+            // One change to a file makes many events. Reading them one by one costs the program that makes it a switch
+            // each.
             Ok(_) => std::thread::sleep(GATHER),
             Err(err) => return Err(err.into()),
         }
@@ -113,7 +114,7 @@ impl Watches {
                     half_renamed = event.events().contains(ReadFlags::MOVED_FROM);
                     seen.extend(told(&event));
                 }
-                // Where the name came to is told next, unless that is not watched.
+                // The event for the new name is next, unless its directory is not watched.
                 Err(rustix::io::Errno::AGAIN) if std::mem::take(&mut half_renamed) => {
                     match poll(&mut asked, Some(&OTHER_HALF)) {
                         Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -151,7 +152,7 @@ impl Drop for Watch {
     fn drop(&mut self) {
         self.of.taken.fetch_sub(1, Ordering::Relaxed);
         match inotify::remove_watch(&self.of.queue, self.id.0) {
-            // It went with its directory.
+            // The watch went with its directory.
             Ok(()) | Err(rustix::io::Errno::INVAL) => {}
             Err(err) => log::debug!("end a watch: {err}"),
         }
@@ -170,10 +171,10 @@ pub fn user_limit() -> io::Result<usize> {
     limit.trim().parse().map_err(io::Error::other)
 }
 
-/// Whether inotify tells of all that happens to the file system of `file`: one on this machine's own disks or in its
-/// memory, to which nothing comes but by this kernel's calls. On network file systems, 9p, virtiofs and FUSE another
-/// machine or process changes files unseen, and under overlayfs somebody may change a layer. What is not known here is
-/// taken for one of those.
+/// True if inotify tells of all that happens to the file system of `file`: one on this machine's own disks or in its
+/// memory, which only this kernel's calls change. On network file systems, 9p, virtiofs and FUSE another machine or
+/// process changes files unseen, and under overlayfs a layer may be changed. A file system that is not known here counts
+/// as one of those.
 pub fn are_told_of(file: BorrowedFd<'_>) -> io::Result<bool> {
     const EXT: u64 = 0xef53;
     const XFS: u64 = 0x5846_5342;

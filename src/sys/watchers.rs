@@ -1,4 +1,4 @@
-//! Whether any process watches a file system by inotify or fanotify. Neither tells; what a process has open does.
+//! Tells whether any process watches a file system by inotify or fanotify. Neither says so; what a process has open does.
 
 use std::fs;
 use std::io;
@@ -24,7 +24,7 @@ pub fn is_anybody_watching(device: u64) -> io::Result<bool> {
     Ok(false)
 }
 
-/// What has ended meanwhile, or belongs to somebody else, watches nothing that can be seen.
+/// Returns false as well for a process that has ended meanwhile or whose descriptors we may not see.
 fn watches(process: &Path, wanted: &str) -> bool {
     let Ok(descriptors) = fs::read_dir(process.join("fd")) else { return false };
     descriptors.flatten().any(|descriptor| {

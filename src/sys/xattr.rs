@@ -11,8 +11,8 @@ use rustix::fs::{self, XattrFlags};
 pub const ACCESS_ACL: &str = "system.posix_acl_access";
 pub const DEFAULT_ACL: &str = "system.posix_acl_default";
 
-/// The same two in the words of xfs, which tells root of each twice. Who gives one file the lists of another by both names
-/// gives it one of them, whichever comes last.
+/// The same two in the words of xfs, which lists each twice for root. Copying both names from one file to another would
+/// leave it with whichever came last.
 const XFS_ACLS: [&str; 2] = ["trusted.SGI_ACL_FILE", "trusted.SGI_ACL_DEFAULT"];
 
 /// The largest value and list Linux knows (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
@@ -20,8 +20,8 @@ const VALUE_BYTES_MAX: usize = 64 * 1024;
 /// Nearly all values fit, and the kernel asks for one at each write.
 const VALUE_BYTES_USUAL: usize = 256;
 
-/// The path by which the kernel reaches an open file again; `l…xattr` on it would speak of the magic link, so the
-/// following calls are used, which end at the file itself, be it a symlink.
+/// The path by which the kernel reaches an open file again. `l…xattr` on it would act on the magic link itself, so the
+/// calls that follow links are used; they end at the file, be it a symlink.
 fn itself(fd: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
@@ -47,7 +47,7 @@ pub fn set(fd: BorrowedFd<'_>, name: &OsStr, value: &[u8], flags: XattrFlags) ->
     Ok(fs::setxattr(itself(fd), name, value, flags)?)
 }
 
-/// The same; none where there is no such attribute.
+/// Like [`get`]; `None` if there is no such attribute.
 pub fn find(fd: BorrowedFd<'_>, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
     match get(fd, name) {
         Err(err) if err.raw_os_error() == Some(libc::ENODATA) => Ok(None),
@@ -59,7 +59,7 @@ pub fn remove(fd: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
     Ok(fs::removexattr(itself(fd), name)?)
 }
 
-/// The names, each attribute by one; none on a file system without attributes.
+/// The names, one for each attribute; none on a file system without attributes.
 pub fn list(fd: BorrowedFd<'_>) -> io::Result<Vec<OsString>> {
     let ask = |room: usize| {
         let mut names = vec![0u8; room];
@@ -83,10 +83,10 @@ pub fn list(fd: BorrowedFd<'_>) -> io::Result<Vec<OsString>> {
     Ok(split.map(|name| OsString::from_vec(name.to_vec())).collect())
 }
 
-/// Gives `to` every attribute of `from` that it may have, and takes what programs have set there and `from` has not: also a
-/// list that its directory has handed down. Capabilities fall with a write, so they are never carried over; what this
-/// process may not set (`trusted.*` and `security.*` without privilege) is left out. Those that are `spared` stay as `to` has
-/// them. Whether either has any.
+/// Gives `to` every attribute of `from` that it may have, and removes those set by programs that `from` lacks, including
+/// an ACL inherited from the directory. Capabilities are dropped by any write, so they are never copied; what this
+/// process may not set (`trusted.*` and `security.*` without privilege) is left out. Those that are `spared` stay as `to`
+/// has them. Returns whether either file had any.
 pub fn copy(from: BorrowedFd<'_>, to: BorrowedFd<'_>, spared: &[Vec<u8>]) -> io::Result<bool> {
     let wanted = list(from)?;
     let is_spared = |name: &OsString| spared.iter().any(|spared| spared == name.as_bytes());
@@ -106,7 +106,7 @@ pub fn copy(from: BorrowedFd<'_>, to: BorrowedFd<'_>, spared: &[Vec<u8>]) -> io:
     Ok(any)
 }
 
-/// What programs can give files, and its name in words.
+/// What programs can give to files, where the file system allows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gift {
     Attributes,
@@ -123,7 +123,8 @@ impl Gift {
         }
     }
 
-    /// Whether files can have it on the file system of `fd`: it answers otherwise to who asks for one that is not there.
+    /// Whether files can have it on the file system of `fd`: where they cannot, asking for one that is not there fails
+    /// with `EOPNOTSUPP`.
     pub fn is_had(self, fd: BorrowedFd<'_>) -> io::Result<bool> {
         let name = match self {
             Self::Attributes => "user.fettle.none",
@@ -136,17 +137,17 @@ impl Gift {
     }
 }
 
-/// The names of those that programs have set.
+/// The names of the attributes that programs have set.
 pub fn list_set(fd: BorrowedFd<'_>) -> io::Result<Vec<OsString>> {
     Ok(list(fd)?.into_iter().filter(|name| is_programs(name)).collect())
 }
 
-/// Takes what programs have set, so that it has no more than what was made a moment ago.
+/// Removes what programs have set, so that the file has no more than one made a moment ago.
 pub fn clear(fd: BorrowedFd<'_>) -> io::Result<()> {
     list_set(fd)?.iter().try_for_each(|name| remove(fd, name))
 }
 
-/// The others come from the system: a label, say.
+/// Other attributes come from the system: a label, say.
 fn is_programs(name: &OsStr) -> bool {
     name.as_bytes().starts_with(b"user.") || name.as_bytes().starts_with(b"system.")
 }

@@ -5,18 +5,19 @@
 //!                     │ leaves too few of its ring
 //!                     └──► another is started
 //! ```
-//! A thread serves one request from its beginning to its end, however long that takes. So each ring must have others on offer,
-//! or whoever asks on that processor waits for the slowest. Threads that were started stay: a place that is taken
-//! back might have a request in it.
+//! A thread serves one request from its beginning to its end, however long that takes. So each ring must have other
+//! threads on offer, otherwise every program on that processor would wait for the slowest. Threads that were started
+//! stay: a place that is taken back might have a request in it.
 //!
-//! Requests that come one after the other are in different places, and which thread is first to run is the kernel's to say.
-//! Most programs wait for their answers, so that nothing depends on it. But nobody waits for a RELEASE: what comes after it is
+//! Consecutive requests arrive in different places, and the kernel decides which thread runs first. Most programs wait
+//! for their answers, so nothing depends on it. But no program waits for a RELEASE: a request that comes after one is
 //! served after it, unless it takes long ([`Crews::let_releases_go_first`]).
 //!
-//! What comes while all threads of a ring serve waits there until one of them answers, though another is started: the kernel
-//! looks for what waits with each answer, and not with each place. That takes more programs of one processor that ask in the same
-//! moment than threads are on offer, and all of them waiting for something else. To have the new thread asked for something
-//! is no remedy: a thread of our own that waits for the view as the daemon is killed keeps it, and the mount, from ending.
+//! A request that comes while all threads of a ring serve waits until one of them answers, although another thread is
+//! started: the kernel looks for waiting requests when it gets an answer, not when it gets a place. For that, more
+//! programs of one processor must ask in the same moment than threads are on offer, and each must wait for something
+//! else. To send a request of our own to the new thread is no remedy: a thread of ours that waits for the view when the
+//! daemon is killed keeps it, and the mount, from ending.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,12 +33,12 @@ use crate::sys::processor;
 use crate::sys::ring::{self, Message, News, Place};
 use crate::sys::thread;
 
-/// So many of each ring are to be on offer while one serves.
+/// How many threads of each ring are to be on offer while one serves.
 const SPARE: usize = 2;
-/// Threads of all rings. Each stands for a program that waits for its answer, some of them for a person.
+/// Threads of all rings. Each stands for a program that waits for its answer, some of them until a person has answered.
 const THREADS_MAX: usize = 2048;
 
-/// A release is waited for so long, and no longer: it may be judged by a program, or be given no processor.
+/// How long a request waits for a release, at most: that may be judged by a program, or be given no processor.
 const PATIENCE: Duration = Duration::from_millis(1);
 
 /// The threads of all rings.
@@ -64,12 +65,12 @@ struct Crew {
     on_offer: AtomicUsize,
 }
 
-/// What came of putting a place on offer.
+/// The result of putting a place on offer.
 type Offered = io::Result<()>;
 
 impl Crews {
-    /// Begins to take requests of a session that has agreed on rings. From then on none but FORGET and INTERRUPT comes by the
-    /// device, and before that none at all: the kernel waits until each ring has a place.
+    /// Begins to take requests of a session that has agreed on rings. From then on only FORGET and INTERRUPT come by the
+    /// device, and before that nothing does: the kernel waits until each ring has a place.
     pub fn start(server: Server, payload_bytes: usize) -> io::Result<()> {
         let all = Arc::new(Self {
             server,
@@ -90,8 +91,9 @@ impl Crews {
         offers.iter().collect()
     }
 
-    /// A program does not wait for the release of what it closes, and by its next call asks for the same file, perhaps. What
-    /// came before the request that this thread has taken is in the places of others, or has been taken by them.
+    /// A program does not wait for the release of what it closes, and its next call may ask for the same file. Requests
+    /// that came before the one that this thread has taken are in other threads' places, or those threads have taken
+    /// them.
     fn let_releases_go_first(&self) {
         let begun = Instant::now();
         while (self.has_news() || self.is_releasing()) && begun.elapsed() < PATIENCE {
@@ -103,7 +105,7 @@ impl Crews {
         self.places.read().iter().any(News::is_there)
     }
 
-    /// Whether one is under way that has not taken long.
+    /// True if a release is under way and the latest was taken less than [`PATIENCE`] ago.
     fn is_releasing(&self) -> bool {
         let releases = self.releases.lock();
         releases.count > 0 && releases.last.is_some_and(|last| last.elapsed() < PATIENCE)
@@ -147,13 +149,13 @@ impl Crew {
         self.on_offer.fetch_add(1, Ordering::SeqCst);
         offered(Ok(()));
         if let Err(err) = self.serve_at(&mut place) {
-            // Whoever asked may wait until the session ends.
+            // The program that asked may wait until the session ends.
             log::error!("take a request by a ring: {err}");
             self.add_in_need();
         }
     }
 
-    /// Until the session ends.
+    /// Serves requests until the session ends.
     fn serve_at(self: &Arc<Self>, place: &mut Place) -> io::Result<()> {
         while place.wait()? {
             let message = place.message();
@@ -177,11 +179,11 @@ impl Crew {
     }
 
     fn answer(&self, message: &Message<'_>) -> Result<Vec<u8>, i32> {
-        // Nobody else would answer in the place of this thread.
+        // No other thread would answer in place of this one.
         catch_unwind(AssertUnwindSafe(|| self.all.server.answer(message))).unwrap_or(Err(libc::EIO))
     }
 
-    /// Too few are on offer.
+    /// Starts another thread where too few are on offer.
     fn add_in_need(self: &Arc<Self>) {
         if self.all.threads.load(Ordering::Relaxed) >= THREADS_MAX {
             return log::warn!("{THREADS_MAX} requests under way; further ones wait");

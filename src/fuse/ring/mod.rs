@@ -1,8 +1,8 @@
-//! Requests that come by the kernel's rings, where the administrator has switched them on (`fuse.enable_uring`): to a thread on
-//! the very processor of the program that asks, so that neither is woken across processors, and answered in the call that
-//! waits for the next. Everything else about a request is as it is by the device.
+//! Requests that come by the kernel's rings, where the administrator has switched them on (`fuse.enable_uring`). Each
+//! comes to a thread on the very processor of the program that asks, so that neither is woken across processors, and is
+//! answered by the call that waits for the next. Everything else about a request is as it is by the device.
 //!
-//! [`crew`] has the threads, [`requests`] a method a request, [`wire`] the layout of what they say.
+//! [`crew`] has the threads, [`requests`] one method per request, [`wire`] the layout of requests and answers.
 
 mod crew;
 mod requests;
@@ -11,5 +11,5 @@ mod wire;
 pub use crew::Crews;
 pub use requests::Server;
 
-/// `FUSE_OVER_IO_URING` of the greeting, which fuser does not know by name.
+/// `FUSE_OVER_IO_URING`, a flag of FUSE_INIT for which fuser has no name.
 pub const AGREEMENT: u64 = 1 << 41;

@@ -1,4 +1,4 @@
-//! One method a request, as in `adapter`: read it, ask the view, write the answer.
+//! One method per request, as in `adapter`: read it, ask the view, write the answer.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
@@ -18,8 +18,8 @@ use crate::sys;
 use crate::sys::backing::Backing;
 use crate::sys::ring::Message;
 
-/// What this knows of the kernel's `enum fuse_opcode`. What it does not ask for does not come, and to what is left out ENOSYS
-/// means: never ask again.
+/// The part of the kernel's `enum fuse_opcode` that is used here. A feature that was not asked for sends no requests, and
+/// for every other opcode the answer is ENOSYS: never ask again.
 mod opcode {
     pub const LOOKUP: u32 = 1;
     pub const GETATTR: u32 = 3;
@@ -74,13 +74,13 @@ const DATA_ALONE: u32 = 1;
 
 type Answer = std::result::Result<Bytes, Errno>;
 
-/// Answers what comes by the rings.
+/// Answers the requests that come by the rings.
 pub struct Server {
     pub door: Arc<Door>,
     pub device: Arc<OwnedFd>,
 }
 
-/// A request, what it says of itself taken apart.
+/// A request with its header decoded.
 struct Request<'a> {
     opcode: u32,
     node: INodeNo,
@@ -106,7 +106,8 @@ impl<'a> Request<'a> {
 }
 
 impl Server {
-    /// Before a request is served, what those that come after it must know of. To be kept until it is answered.
+    /// Called before a request is served, for what later requests must know of it. What it returns is to be kept until
+    /// the request is answered.
     pub fn begin(&self, message: &Message<'_>) -> Option<impl Drop + '_> {
         let mut request = Request::read(message)?;
         match request.opcode {
@@ -132,7 +133,7 @@ impl Server {
         }
     }
 
-    /// None where a field is missing.
+    /// Returns `None` if a field is missing.
     fn ask(&self, request: Request<'_>) -> Option<Answer> {
         let Request { opcode, node, .. } = request;
         match opcode {
@@ -169,7 +170,7 @@ impl Server {
             opcode::READDIR => self.readdir(request),
             opcode::READDIRPLUS => self.readdirplus(request),
             opcode::RELEASEDIR => {
-                // It was let go of when it came.
+                // [`Self::begin`] has released it.
                 self.door.view.note_request("releasedir");
                 Some(Ok(Bytes::default()))
             }

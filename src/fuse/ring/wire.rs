@@ -10,7 +10,7 @@ use rustix::fs::StatVfs;
 use super::super::answer::{GENERATION, small};
 use super::super::attr::Shown;
 
-/// What is left to be read of a request. A field that is not there makes no sense of the whole.
+/// The part of a request that is yet to be read. A missing field invalidates the whole request.
 pub struct Fields<'a>(pub &'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -57,7 +57,7 @@ impl Bytes {
         self
     }
 
-    /// `struct fuse_entry_out`: the name holds as long as what it stands for.
+    /// `struct fuse_entry_out`: the name holds for as long as its attributes.
     pub fn entry(self, attr: &FileAttr, ttl: Duration) -> Self {
         let (seconds, nanoseconds) = (ttl.as_secs(), ttl.subsec_nanos());
         let named = self.u64(attr.ino.0).u64(GENERATION.0).u64(seconds).u64(seconds).u32(nanoseconds).u32(nanoseconds);
@@ -85,7 +85,7 @@ impl Bytes {
         counts.u32(small(stat.f_bsize)).u32(small(stat.f_namemax)).u32(small(stat.f_frsize)).zeros(4 + 6 * 4)
     }
 
-    /// `struct fuse_dirent`, as long as a multiple of eight.
+    /// `struct fuse_dirent`, padded to a multiple of eight bytes.
     pub fn dirent(self, inode: u64, next: u64, kind: FileType, name: &OsStr) -> Self {
         let length = u32::try_from(name.len()).expect("a name is short");
         let mut bytes = self.u64(inode).u64(next).u32(length).u32(type_of(kind) >> 12);
@@ -94,7 +94,7 @@ impl Bytes {
     }
 }
 
-/// Bytes that an entry of a listing takes, behind what else goes with it.
+/// Bytes that an entry of a listing takes, without the attributes that READDIRPLUS puts before it.
 pub fn dirent_bytes(name: &OsStr) -> usize {
     24 + name.len().next_multiple_of(8)
 }

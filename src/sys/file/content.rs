@@ -1,4 +1,4 @@
-//! A file's bytes: read, hashed, compared and copied. What is a hole is taken for one, and neither read nor written.
+//! A file's bytes: read, hashed, compared and copied. Holes are recognised, and neither read nor written.
 
 #[cfg(test)]
 mod tests;
@@ -24,7 +24,7 @@ pub fn changed_meanwhile() -> io::Error {
     io::Error::other(ChangedMeanwhile)
 }
 
-/// Whether somebody wrote to a file while it was copied.
+/// True if `err` says that a file was written to while it was copied.
 pub fn has_changed_meanwhile(err: &io::Error) -> bool {
     err.get_ref().is_some_and(|cause| cause.is::<ChangedMeanwhile>())
 }
@@ -35,11 +35,12 @@ const COPY_PIECE_BYTES: usize = 64 * ZERO_BLOCK_BYTES;
 /// What a disk writes as a whole, or not at all.
 const SECTOR_BYTES: usize = 512;
 
-/// Up to this a file is copied by one read and one write. File systems that share blocks write them out first.
+/// Up to this size a file is copied by one read and one write. To share its blocks, file systems would write them out
+/// first.
 const SMALL_BYTES_MAX: u64 = 64 << 10;
 
-/// What a regular file has, by a name that may lead through links: whoever put something else there, a FIFO say, is not
-/// waited for.
+/// Reads a regular file by a name that may lead through symlinks. If something else has been put there, a FIFO say, that
+/// is an error and is not waited for.
 pub fn read_named(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let flags = fs::OFlags::NONBLOCK | fs::OFlags::NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)?;
@@ -61,7 +62,7 @@ pub fn read_all(file: &File) -> io::Result<Vec<u8>> {
 /// The same of a file that had `size` bytes a moment ago.
 pub fn read_about(file: &File, size: u64) -> io::Result<Vec<u8>> {
     let size = usize::try_from(size).map_err(io::Error::other)?;
-    // With room for more than there should be, so that one look shows that there is not.
+    // With room for one byte more than expected, so that a single read shows that there is no more.
     let mut content = vec![0; size + 1];
     let mut done = 0;
     loop {
@@ -88,7 +89,7 @@ fn read_piece(file: &File, piece: &mut [u8], offset: u64) -> io::Result<usize> {
     }
 }
 
-/// As many bytes as there are.
+/// Returns as many bytes as there are, up to `size`.
 pub fn read_at(file: &File, offset: u64, size: usize) -> io::Result<Vec<u8>> {
     let mut data = vec![0; size];
     let count = read_up_to(file, &mut data, offset)?;
@@ -96,12 +97,13 @@ pub fn read_at(file: &File, offset: u64, size: usize) -> io::Result<Vec<u8>> {
     Ok(data)
 }
 
-/// Where the file ends at that moment: one piece behind the other, or behind what others have written in between. As much as
-/// goes, and how much that is; an error where nothing does. Who took some of it for nothing would write that again.
+/// Appends where the file ends at that moment: one piece behind the other, or behind what others have written in between.
+/// Writes as much as possible and returns how much that is. An error only if nothing was written: a caller that did not
+/// know of the part written would write it again.
 pub fn append(file: BorrowedFd<'_>, data: &[u8]) -> io::Result<usize> {
     let mut done = 0;
     while done < data.len() {
-        // The offset means nothing then.
+        // With `APPEND` the offset is ignored.
         match rustix::io::pwritev2(file, &[io::IoSlice::new(&data[done..])], 0, ReadWriteFlags::APPEND) {
             Err(rustix::io::Errno::INTR) => {}
             Ok(0) | Err(_) if done > 0 => break,
@@ -113,7 +115,7 @@ pub fn append(file: BorrowedFd<'_>, data: &[u8]) -> io::Result<usize> {
     Ok(done)
 }
 
-/// As much of a piece as there is.
+/// Reads as much of a piece as there is.
 fn read_up_to(file: &File, piece: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut done = 0;
     while done < piece.len() {
@@ -136,7 +138,7 @@ pub fn in_memory(bytes: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
-/// Of all its bytes; what is a hole is not read.
+/// The digest of all bytes. Holes are not read.
 pub fn digest(file: &File) -> io::Result<Digest> {
     let size = file.metadata()?.len();
     let mut hasher = ContentHasher::default();
@@ -151,7 +153,7 @@ pub fn digest(file: &File) -> io::Result<Digest> {
             hasher.update(&piece[..count]);
             offset += count as u64;
             if count < want {
-                // Somebody has made it shorter.
+                // The file has been made shorter meanwhile.
                 return Ok(hasher.finish());
             }
         }
@@ -165,7 +167,7 @@ pub fn same_content(a: &File, b: &File) -> io::Result<bool> {
     same_from(a, b, 0)
 }
 
-/// The same from there on, of files that end at the same place.
+/// The same from `offset` on; files of different sizes differ.
 fn same_from(a: &File, b: &File, mut offset: u64) -> io::Result<bool> {
     let size = a.metadata()?.len();
     if size != b.metadata()?.len() {
@@ -200,8 +202,8 @@ fn same_range(a: &File, b: &File, start: u64, end: u64) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Whether `file` is what may be there while one of two contents is written over the other, or of it after a power cut: each
-/// sector as one of them has it or zeros, and beyond the end of one as the other has it.
+/// True if `file` may be what is found while one of two contents is written over the other, or after a power cut: each
+/// sector is as in one of them or zeros, and beyond the end of one as in the other.
 pub fn is_mixture(file: &File, one: &File, other: &File) -> io::Result<bool> {
     let size = file.metadata()?.len();
     let mut offset = 0;
@@ -238,14 +240,14 @@ fn is_mixed_sector(found: &[u8], one: &[u8], other: &[u8]) -> bool {
     found.iter().all(|byte| *byte == 0) || begins_with(one, other) || begins_with(other, one)
 }
 
-/// Whether a file of so many bytes in so many blocks (of 512 bytes) is copied at once: it has no holes.
+/// True if a file of this size and number of blocks (of 512 bytes) is copied at once: it has no holes.
 pub fn is_small_and_whole(size: u64, blocks: u64) -> bool {
     size <= SMALL_BYTES_MAX && blocks * 512 >= size
 }
 
-/// Gives `to`, an empty file, the content of `from`: by reflink, else within the kernel, else by reading and writing; a
-/// small file so at once, for sharing its blocks costs more than it saves. Holes stay holes. An error when the sizes
-/// disagree afterwards: somebody wrote meanwhile.
+/// Gives `to`, an empty file, the content of `from`: by reflink, else within the kernel, else by reading and writing. A
+/// small file is read and written at once, since sharing its blocks costs more than it saves. Holes stay holes. An error
+/// if the sizes disagree afterwards: the file was written to meanwhile.
 pub fn copy_content(from: &File, to: &File) -> io::Result<()> {
     let before = from.metadata()?;
     let size = before.len();
@@ -264,7 +266,7 @@ pub fn copy_content(from: &File, to: &File) -> io::Result<()> {
         offset = end;
     }
     if offset < size {
-        // A hole at its end.
+        // A hole at the end.
         to.set_len(size)?;
     }
     match from.metadata()?.len() == size && to.metadata()?.len() == size {
@@ -273,12 +275,12 @@ pub fn copy_content(from: &File, to: &File) -> io::Result<()> {
     }
 }
 
-/// A file that is written over, as [`overwrite`] does.
+/// A file that is being overwritten by [`overwrite`].
 pub struct Overwritten<'a> {
     pub file: &'a File,
-    /// What is in it, if somebody may be writing to it: each piece is looked at before it is written over.
+    /// Its old content, if another program may be writing to it: each piece is compared before it is overwritten.
     pub was: Option<&'a File>,
-    /// All that is to be written before this has been, and nothing after.
+    /// Everything up to this offset has been written, and nothing after it.
     pub written: &'a Cell<u64>,
 }
 
@@ -294,7 +296,7 @@ impl Overwritten<'_> {
         Ok(())
     }
 
-    /// Over what data it has there. Its room stays its own.
+    /// Writes zeros where the file has data. It keeps its blocks.
     fn write_zeros(&self, start: u64, end: u64) -> io::Result<()> {
         let mut offset = start;
         while let Some((start, end)) = next_data(self.file, offset, end)? {
@@ -317,7 +319,7 @@ impl Overwritten<'_> {
             None => true,
         };
         match is_as_it_was {
-            // What somebody appends now stays.
+            // What another program appends at this moment stays.
             true if end == size => Ok(()),
             true => self.file.set_len(size),
             false => Err(changed_meanwhile()),
@@ -325,9 +327,9 @@ impl Overwritten<'_> {
     }
 }
 
-/// Gives `to` the content of `from` in place of what it has. The room for it is taken first and what is too much goes
-/// last, so that a full disk leaves `to` as it was, and the old content can be written over the new again. What is a hole
-/// in both takes none. [`changed_meanwhile`] where `to` was not what it was to be any more, or `from` has changed its size.
+/// Replaces the content of `to` with that of `from`. Space for it is allocated first and the excess is cut off last, so
+/// that a full disk leaves `to` as it was, and the old content can be written over the new again. A hole in both takes no
+/// space. [`changed_meanwhile`] if `to` was no longer what it was expected to be, or `from` has changed its size.
 pub fn overwrite(from: &File, to: &Overwritten<'_>) -> io::Result<()> {
     let size = from.metadata()?.len();
     let mut offset = 0;
@@ -349,8 +351,8 @@ pub fn overwrite(from: &File, to: &Overwritten<'_>) -> io::Result<()> {
     }
 }
 
-/// Takes back what an [`overwrite`] with the content of `from` has done until it found what somebody wrote meanwhile, which
-/// stays.
+/// Undoes an [`overwrite`] with the content of `from` that stopped where another program had written. What that program
+/// wrote stays.
 pub fn take_back(from: &File, to: &Overwritten<'_>, was: &File) -> io::Result<()> {
     let written = to.written.get();
     let mut offset = 0;
@@ -380,7 +382,7 @@ fn first_data(files: [&File; 2], offset: u64, size: u64) -> io::Result<Option<u6
 
 fn take_room(file: &File, start: u64, end: u64) -> io::Result<()> {
     match fs::fallocate(file, fs::FallocateFlags::KEEP_SIZE, start, end - start) {
-        // A file system that does not know the call is asked for room by the writing itself.
+        // Where the file system does not know the call, space is allocated by the writes themselves.
         Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(()),
         Err(err) => Err(err.into()),
     }
@@ -391,7 +393,7 @@ fn next_data(file: &File, offset: u64, size: u64) -> io::Result<Option<(u64, u64
     if offset >= size {
         return Ok(None);
     }
-    // Seeking moves the descriptor's offset, which nobody uses: all reading here is positioned.
+    // Seeking moves the descriptor's offset, which nothing uses: all reading here is positioned.
     let start = match fs::seek(file, fs::SeekFrom::Data(offset)) {
         Ok(start) if start >= size => return Ok(None),
         Ok(start) => start,
@@ -403,7 +405,7 @@ fn next_data(file: &File, offset: u64, size: u64) -> io::Result<Option<(u64, u64
     Ok(Some((start, end.min(size))))
 }
 
-/// The same in whole blocks of [`ContentHasher`], for an `offset` at which one begins.
+/// The same in whole blocks of [`ContentHasher`]; `offset` must be where one begins.
 fn next_blocks(file: &File, offset: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
     const BLOCK: u64 = ZERO_BLOCK_BYTES as u64;
     let data = next_data(file, offset, size)?;
@@ -418,7 +420,7 @@ fn copy_range(from: &File, to: &File, start: u64, end: u64) -> io::Result<()> {
             Ok(0) => break,
             Ok(_) => {}
             Err(rustix::io::Errno::INTR) => {}
-            // Across file systems, or one that does not know the call.
+            // Across file systems, or on one that does not know the call.
             Err(_) => {
                 return copy_range_by_hand(from, read_at, end, |piece, offset| to.write_all_at(piece, offset));
             }

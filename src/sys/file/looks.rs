@@ -21,7 +21,7 @@ pub fn set_mode(fd: BorrowedFd<'_>, mode: u32) -> io::Result<()> {
     }
 }
 
-/// Also of what is only open to be looked at, be it a symlink.
+/// Works on `O_PATH` descriptors too, symlinks included.
 pub fn set_owner(fd: BorrowedFd<'_>, uid: Option<u32>, gid: Option<u32>) -> io::Result<()> {
     Ok(fs::chownat(fd, c"", uid.map(fs::Uid::from_raw), gid.map(fs::Gid::from_raw), fs::AtFlags::EMPTY_PATH)?)
 }
@@ -33,14 +33,14 @@ pub fn copy_metadata(from: BorrowedFd<'_>, meta: &Meta, to: BorrowedFd<'_>) -> i
     give_times(to, meta.atime, meta.mtime)
 }
 
-/// Which of its looks a file has of its own. They stay when it gets those of another.
+/// Which of its looks a file has of its own. They stay when it gets the looks of another.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct OwnLooks {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mode: bool,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub owner: bool,
-    /// Names of extended attributes, also of such as it is not to have.
+    /// Names of extended attributes, including those that it is not to have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub xattrs: Vec<Vec<u8>>,
 }
@@ -50,7 +50,8 @@ impl OwnLooks {
         *self == Self::default()
     }
 
-    /// With the values of a file that looks like `meta`. Without a descriptor, as of a symlink, no attributes.
+    /// Adds the values, from a file that looks like `meta`. Without a descriptor, as for a symlink, there are no
+    /// attributes.
     pub fn values(&self, file: Option<BorrowedFd<'_>>, meta: &Meta) -> io::Result<Looks> {
         let mut xattrs = Vec::new();
         for (name, file) in self.xattrs.iter().filter_map(|name| Some((name, file?))) {
@@ -60,7 +61,7 @@ impl OwnLooks {
         Ok(Looks { mode: self.mode.then_some(meta.mode), owner: self.owner.then_some((meta.uid, meta.gid)), xattrs })
     }
 
-    /// These and others.
+    /// Adds the looks of `other`.
     pub fn add(&mut self, other: &Self) {
         self.mode |= other.mode;
         self.owner |= other.owner;
@@ -68,7 +69,7 @@ impl OwnLooks {
         self.xattrs.extend(more.cloned().collect::<Vec<_>>());
     }
 
-    /// Those of these that are among others.
+    /// Keeps only what `other` has too.
     pub fn and(mut self, other: &Self) -> Self {
         self.mode &= other.mode;
         self.owner &= other.owner;
@@ -77,28 +78,29 @@ impl OwnLooks {
     }
 }
 
-/// Owner, attributes and mode. What was made a moment ago mostly has them, and each call that gives them costs a change of
-/// the inode.
+/// Copies owner, attributes and mode. A file made a moment ago mostly has them already, and each call that sets them
+/// changes the inode.
 pub fn copy_looks(from: BorrowedFd<'_>, meta: &Meta, to: BorrowedFd<'_>) -> io::Result<()> {
     copy_looks_but(&OwnLooks::default(), from, meta, to)
 }
 
-/// The same, but for what `to` has of its own.
+/// The same, except for what `to` has of its own.
 pub fn copy_looks_but(own: &OwnLooks, from: BorrowedFd<'_>, meta: &Meta, to: BorrowedFd<'_>) -> io::Result<()> {
     let now = Meta::of(to)?;
     let owner = if own.owner { false } else { give_owner(meta, &now, to)? };
     let changed = owner | xattr::copy(from, to, &own.xattrs)?;
     let mode = if own.mode { now.mode } else { meta.mode };
-    // Last: an owner takes set-id bits away, and a list changes the bits of the group.
+    // Last: a change of owner clears set-id bits, and an ACL changes the bits of the group.
     if changed || now.mode != mode { give_mode(to, mode) } else { Ok(()) }
 }
 
-/// Where it may be given: that is for the owner, and whoever else may write a file leaves it as it is.
+/// Sets the mode where that is permitted: only the owner may. Anyone else who can write to the file leaves its mode as it
+/// is.
 pub fn give_mode(to: BorrowedFd<'_>, mode: u32) -> io::Result<()> {
     unless_refused(set_mode(to, mode))
 }
 
-/// The same of times. One who writes has given the file those of his writing.
+/// The same for times. Where it is refused, the file keeps the times of its writing.
 pub fn give_times(to: BorrowedFd<'_>, access: Timestamp, modification: Timestamp) -> io::Result<()> {
     unless_refused(set_times(to, to_timespec(access), to_timespec(modification)))
 }
@@ -110,12 +112,13 @@ fn unless_refused(given: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// An unprivileged daemon cannot give files away; it then keeps the group if it can, and its own uid.
+/// Gives a file its owner. An unprivileged daemon cannot give files away; the file then gets the group if possible, and
+/// keeps the daemon's uid.
 pub fn copy_owner(meta: &Meta, to: BorrowedFd<'_>) -> io::Result<()> {
     give_owner(meta, &Meta::of(to)?, to).map(|_| ())
 }
 
-/// The same to what is `now` so. Whether there was anything to give.
+/// The same for a file whose metadata is `now`. Returns whether there was anything to change.
 fn give_owner(meta: &Meta, now: &Meta, to: BorrowedFd<'_>) -> io::Result<bool> {
     if (now.uid, now.gid) == (meta.uid, meta.gid) {
         return Ok(false);
@@ -127,8 +130,8 @@ fn give_owner(meta: &Meta, now: &Meta, to: BorrowedFd<'_>) -> io::Result<bool> {
     given.map(|()| true)
 }
 
-/// The access list of what is open; none where there is no list, or the file system has none. One that cannot be understood is
-/// an error.
+/// Returns the access list of an open file; `None` if it has no list or its file system knows none. A list that cannot be
+/// parsed is an error.
 pub fn acl_of(fd: BorrowedFd<'_>) -> io::Result<Option<Acl>> {
     let value = match xattr::find(fd, OsStr::new(xattr::ACCESS_ACL)) {
         Err(err) if err.raw_os_error() == Some(libc::EOPNOTSUPP) => None,
@@ -137,13 +140,13 @@ pub fn acl_of(fd: BorrowedFd<'_>) -> io::Result<Option<Acl>> {
     value.map(|value| Acl::parse(&value).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))).transpose()
 }
 
-/// What [`acl_of`] says, kept.
+/// The result of [`acl_of`], to be kept.
 #[derive(Clone, Debug)]
 pub enum Listed {
-    /// Its mode says all.
+    /// There is no list: the mode says everything.
     Nobody,
     These(Acl),
-    /// It cannot be read, or says what this does not understand.
+    /// The list cannot be read, or is not understood.
     Unknown,
 }
 
@@ -156,7 +159,7 @@ impl Listed {
         }
     }
 
-    /// What the list lets the owning group do, where there is one, so that the group's bits of the mode are its mask.
+    /// What the list allows the owning group. Where there is a list, the group's bits of the mode are its mask.
     pub fn masked_group(&self) -> Option<u32> {
         match self {
             Self::These(list) => list.masked_group(),
@@ -164,23 +167,24 @@ impl Listed {
         }
     }
 
-    /// Whether it keeps somebody out whom the mode alone would let in, as far as is known.
+    /// True if the list may keep out a user whom the mode alone would let in.
     pub fn may_keep_out(&self) -> bool {
         !matches!(self, Self::Nobody)
     }
 }
 
-/// Whether a mode gives the group anything: else no list gives it anything either, and none need be read.
+/// True if a mode gives the group any right. Where it does not, no list does either, and none need be read.
 pub fn gives_group(mode: u32) -> bool {
     mode & 0o070 != 0
 }
 
-/// What [`Listed::masked_group`] says of a file that nobody asks for its list but for this.
+/// [`Listed::masked_group`] of a file whose list is needed for nothing else.
 pub fn masked_group(file: &File, mode: u32) -> Option<u32> {
     gives_group(mode).then(|| Listed::of(file.as_fd()).masked_group()).flatten()
 }
 
-/// The mode of what had such a list, and that bounded its group so, for what has the list of `like`, if any.
+/// Returns the mode for a file with the list of `like`, if any, when `mode` is that of a file whose list allowed its
+/// group `group`: without a list the group's bits are its rights, not a mask.
 pub fn mode_beside_list(mode: u32, group: Option<u32>, like: Option<&File>) -> io::Result<u32> {
     let Some(group) = group else { return Ok(mode) };
     let list = like.map(|like| xattr::find(like.as_fd(), OsStr::new(xattr::ACCESS_ACL))).transpose()?;

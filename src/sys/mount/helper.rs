@@ -1,7 +1,7 @@
 //! Mounting without being root, through the set-uid program `fusermount3`.
 //!
-//! It mounts and sends the descriptor of `/dev/fuse` back over a socket it finds by the number in `_FUSE_COMMFD`. We
-//! give it the socket as its standard input, so no descriptor is inherited by anybody else by chance.
+//! It mounts and sends the descriptor of `/dev/fuse` back over a socket, whose number it finds in `_FUSE_COMMFD`. We give
+//! it the socket as its standard input, so that no other program inherits a descriptor by chance.
 #![allow(unsafe_code)]
 
 use std::ffi::{OsStr, OsString};
@@ -29,13 +29,13 @@ pub fn mount_fuse_with_helper(mountpoint: &Path, options: &FuseMount<'_>) -> io:
         command.stdin(OwnedFd::from(theirs.try_clone()?));
         Ok(())
     })?;
-    // With our copy closed, the end of the program is the end of the stream.
+    // With our copy closed, the stream ends when the program does.
     drop(theirs);
     let received = receive_descriptor(&ours);
     let output = child.wait_with_output()?;
     match (output.status.success(), received) {
         (true, Err(err)) => {
-            // Mounted, and nobody has the device.
+            // Mounted, but no process has the device.
             unmount_with_helper(mountpoint, UnmountMode::Detach)?;
             Err(err)
         }
@@ -101,7 +101,7 @@ fn option_words<'a>(options: &FuseMount<'a>) -> impl Iterator<Item = &'a str> {
     named.into_iter().filter_map(|(wanted, word)| wanted.then_some(word)).chain(options.extra.iter().copied())
 }
 
-/// Its option list is split at commas unless they follow a backslash.
+/// `fusermount3` splits its option list at commas unless they follow a backslash.
 fn escape(source: &OsStr) -> Vec<u8> {
     let quoted = |&byte: &u8| matches!(byte, b',' | b'\\').then_some(b'\\').into_iter().chain([byte]);
     source.as_bytes().iter().flat_map(quoted).collect()
@@ -117,7 +117,7 @@ union Control {
 // SAFETY: a computation on a number.
 const CONTROL_BYTES: usize = unsafe { libc::CMSG_SPACE(size_of::<RawFd>() as u32) } as usize;
 
-/// One byte and, with it, the descriptor. The end of the stream means that the program gave up.
+/// Receives one byte and, with it, the descriptor. The end of the stream means that the program gave up.
 fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
     let mut byte = 0_u8;
     let mut piece = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };

@@ -45,12 +45,12 @@ pub struct MountEntry {
 }
 
 impl MountEntry {
-    /// Of a FUSE mount: whether the kernel lets others in than who mounted it.
+    /// For a FUSE mount: true if the kernel lets in users other than the one that mounted it.
     pub fn is_for_all(&self) -> bool {
         self.words().any(|word| word == b"allow_other")
     }
 
-    /// Of a FUSE mount: who mounted it.
+    /// For a FUSE mount: the user that mounted it.
     pub fn user(&self) -> Option<u32> {
         number(self.words().find_map(|word| word.strip_prefix(b"user_id="))?)
     }
@@ -65,8 +65,8 @@ pub fn mounts() -> io::Result<Vec<MountEntry>> {
     parse(&fs::read("/proc/thread-self/mountinfo")?)
 }
 
-/// The mounts in other namespaces, as far as we may look into those. Each namespace is looked at once, by whichever of its
-/// processes is met first; those that end meanwhile are passed over.
+/// The mounts in other namespaces, as far as we may look into those. Each namespace is looked at once, by the first of
+/// its processes that can be read; processes that end meanwhile are passed over.
 pub fn mounts_elsewhere() -> io::Result<Vec<MountEntry>> {
     let mut seen = HashSet::from([namespace::own(Kind::Mount)?]);
     let mut found = Vec::new();
@@ -111,8 +111,8 @@ pub fn mount_at(path: &Path) -> io::Result<Option<MountEntry>> {
     Ok(mounts()?.into_iter().find(|mount| mount.id == id && mount.mountpoint == resolved))
 }
 
-/// Whether the kernel says that a place is no mount's root; false where it does not say. Asks for nothing that a file system
-/// would be asked for.
+/// True if the kernel says that a place is no mount's root; false if it does not say. Sends no request to the file
+/// system.
 fn is_inside_one(place: &OwnedFd) -> bool {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let said = rustix::fs::statx(place, c"", flags, StatxFlags::empty());
@@ -122,13 +122,13 @@ fn is_inside_one(place: &OwnedFd) -> bool {
     })
 }
 
-/// The mount that a path lies in, the topmost of those of `mounts` that could be meant.
+/// The innermost mount of `mounts` that a path lies in; of several at one mount point the topmost.
 pub(super) fn around<'a>(path: &Path, mounts: &'a [MountEntry]) -> Option<&'a MountEntry> {
     let around = mounts.iter().filter(|mount| path.starts_with(&mount.mountpoint));
     around.max_by_key(|mount| mount.mountpoint.as_os_str().len())
 }
 
-/// Where a path leads on the file system that it leads to: the same for every mount that shows it.
+/// The file system that a path leads to, and the path within it: the same for every mount that shows it.
 pub fn origin(path: &Path, mounts: &[MountEntry]) -> Option<(Device, PathBuf)> {
     let around = around(path, mounts)?;
     Some((around.device, around.root.join(path.strip_prefix(&around.mountpoint).ok()?)))

@@ -1,8 +1,8 @@
 //! Threads that were asked about before, by their files in `/proc`, which are kept open.
 //!
-//! Programs ask again and again, and to open such a file costs more than to read it. It is of that one thread for ever:
-//! whoever gets its number once it has ended, the file tells nothing any more. And what a read gives is what is true at
-//! that moment, so nothing that is kept here grows old.
+//! The same programs are asked about again and again, and opening such a file costs more than reading it. An open file
+//! belongs to that one thread for ever: once the thread has ended the file tells nothing, even if another thread gets its
+//! number. And a read returns what is true at that moment, so nothing kept here grows stale.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -19,25 +19,25 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::{CMDLINE_BYTES_MAX, NAME_BYTES_MAX, proc_path, readable_cmdline, tgid};
 
-/// Each takes three descriptors. As many programs as write at the same time in most views, a build's among them.
+/// Each takes three descriptors. Enough for the programs that write at the same time in most views, a build's included.
 const KEPT_MAX: usize = 16;
 
-/// The one asked last comes first.
+/// Most recently asked first.
 static KEPT: Mutex<VecDeque<Arc<Known>>> = Mutex::new(VecDeque::new());
 
 /// A thread, whether it has ended meanwhile or not.
 #[derive(Debug)]
 pub(super) struct Known {
     tid: u32,
-    /// Of its thread group. It stays: a thread that becomes another program by itself takes that one's number, and the
-    /// files of its own are of nobody then.
+    /// The leader of its thread group, which does not change: if another thread than the leader calls `execve`, it takes
+    /// over the leader's number, and the files of its own old number tell nothing any more.
     pub leader: u32,
     dir: OwnedFd,
     comm: File,
     cmdline: File,
 }
 
-/// What `question` finds out about a thread; none where it has ended.
+/// Returns what `question` finds out about a thread; `None` if the thread has ended.
 pub(super) fn ask<T>(tid: u32, question: impl Fn(&Known) -> Option<T>) -> Option<T> {
     let answer = kept(tid).and_then(|known| question(&known));
     answer.or_else(|| {
@@ -58,7 +58,7 @@ fn kept(tid: u32) -> Option<Arc<Known>> {
     kept.front().cloned()
 }
 
-/// In the place of one that had the same number.
+/// Replaces an entry with the same number.
 fn keep(known: Known) {
     let mut kept = KEPT.lock();
     kept.retain(|other| other.tid != known.tid);
@@ -93,13 +93,13 @@ impl Known {
 
     /// A command line, or the beginning of one that is too long, with an ellipsis.
     pub fn cmdline(&self) -> Option<Vec<u8>> {
-        // One byte more tells that there is more.
+        // One byte more shows whether there is more.
         let bytes = read(&self.cmdline, CMDLINE_BYTES_MAX + 1)?;
         Some(bytes).filter(|bytes| !bytes.is_empty()).map(|bytes| readable_cmdline(&bytes))
     }
 }
 
-/// What one read gives: of such files that is the whole, or its beginning.
+/// Returns what one read gives: for such files the whole content, or its beginning.
 fn read(file: &File, bytes_max: usize) -> Option<Vec<u8>> {
     let mut bytes = vec![0; bytes_max];
     let length = file.read_at(&mut bytes, 0).ok()?;
@@ -107,7 +107,7 @@ fn read(file: &File, bytes_max: usize) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Without a look at a long file where the thread is a group's first: that is told by whether it can be polled.
+/// Does not read the long `status` file of a thread that leads its group: only such a thread has a pidfd.
 fn leader(tid: u32) -> Option<u32> {
     let pid = Pid::from_raw(i32::try_from(tid).ok()?)?;
     pidfd_open(pid, PidfdFlags::empty()).ok().map(|_| tid).or_else(|| tgid(tid))

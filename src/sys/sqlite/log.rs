@@ -1,12 +1,12 @@
 //! The write-ahead log, a commit in one write.
 //!
 //! SQLite writes each page of a transaction, and a header before each, by a call of its own: some forty calls for what a
-//! save commits. Here they gather in memory until the page that ends the transaction, and go to the file as one. When that
-//! write fails the call fails by which SQLite gave the last page, and it rolls back as it always does.
+//! save commits. Here they gather in memory until the page that ends the transaction, and go to the file as one. If that
+//! write fails, so does the call by which SQLite gave the last page, and SQLite rolls back as it always does.
 //!
-//! Only what is appended is gathered. Whatever is written elsewhere, read, synced, measured or truncated has what was
-//! gathered written first; so whoever looks at the file through SQLite sees what it would see without us, and so does who
-//! looks at it after a commit.
+//! Only appended bytes are gathered. Before the file is written elsewhere, read, synced, measured or truncated, what was
+//! gathered is written. So a reader through SQLite sees what it would see without us, and so does any reader after a
+//! commit.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::OnceLock;
@@ -23,7 +23,7 @@ const PIECE_BYTES_MAX: usize = 64 << 10;
 
 type Open = unsafe extern "C" fn(*mut sqlite3_vfs, *const c_char, *mut sqlite3_file, c_int, *mut c_int) -> c_int;
 
-/// The unix VFS, and how it opens files. It tells by its own struct that a process is to own them.
+/// The unix VFS, and its function for opening files, which tells by the struct it is given that a process is to own them.
 struct Unix {
     vfs: *mut sqlite3_vfs,
     open: Open,
@@ -46,15 +46,15 @@ struct LogFile {
 #[derive(Default)]
 struct Gathered {
     bytes: Vec<u8>,
-    /// Where they go.
+    /// The offset in the file at which they go.
     at: i64,
-    /// Behind all that was appended.
+    /// The offset behind everything that was appended.
     end: i64,
     /// The page behind the last header ends a transaction.
     is_last: bool,
 }
 
-/// Has a VFS that is a copy of `unix` open logs here, and all else by `unix` itself.
+/// Makes a VFS that is a copy of `unix` open logs here, and all else by `unix` itself.
 pub fn take_over(copy: &mut sqlite3_vfs, unix: *mut sqlite3_vfs) -> bool {
     let Some(open_unix) = copy.xOpen else { return false };
     let Ok(ours) = c_int::try_from(size_of::<LogFile>()) else { return false };
@@ -137,10 +137,10 @@ impl Opened<'_> {
         if is_header {
             self.gathered.is_last = bytes[4..8] != [0; 4];
         }
-        // A page may come in two parts.
+        // A page may come in two parts; of the last page each part is written at once.
         let ends = !is_header && self.gathered.is_last;
         let length = bytes.len() as i64;
-        // The log begins anew after a checkpoint, in the room it has.
+        // Offset 0 counts as an append: after a checkpoint the log begins anew, in the room it has.
         if at != 0 && at != self.gathered.end {
             self.gathered.end = self.gathered.end.max(at + length);
             return match self.flush() {

@@ -1,8 +1,8 @@
-//! The log's way into the database file, while others commit.
+//! Moves the log into the database file, while others commit.
 //!
-//! What a checkpoint copies it copies by a connection of its own, so who commits does not wait for it. The log begins anew
-//! only once all of it is moved and on disk; for that nobody may commit during the last copy, which should have little
-//! left to do: copy and sync before, as often as it pays.
+//! A checkpoint copies by a connection of its own, so that commits do not wait for it. The log begins anew only once all
+//! of it is moved and on disk, so there may be no commit during the last copy. That should have little left to do: copy
+//! and sync before it, as often as that pays.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use rusqlite::{Connection, ffi};
 
 use super::{LOG_PAGE_BYTES, connect, failure};
 
-/// A second connection to a database, for nothing else.
+/// A second connection to a database, used for nothing else.
 #[derive(Debug)]
 pub struct LogMover {
     connection: Connection,
-    /// The path of the files goes through it.
+    /// Kept because the path of the files goes through it.
     _dir: Arc<OwnedFd>,
 }
 
@@ -27,8 +27,8 @@ impl LogMover {
         Ok(Self { connection, _dir: Arc::clone(dir) })
     }
 
-    /// Copies what was committed until now, and tells how much of the log that is, from its beginning. If nothing was
-    /// committed meanwhile the file is synced, too.
+    /// Copies what was committed until now, and returns how many bytes of the log, from its beginning, that is. If
+    /// nothing was committed meanwhile the file is synced, too.
     pub fn copy(&self) -> rusqlite::Result<u64> {
         let pages: i64 = self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get(2))?;
         Ok(u64::try_from(pages).unwrap_or(0) * LOG_PAGE_BYTES)

@@ -1,4 +1,4 @@
-//! A transaction whose beginning and end are prepared once. `rusqlite`'s own has SQLite read both words each time, which
+//! A transaction whose `BEGIN` and `COMMIT` are prepared once. `rusqlite`'s own has SQLite parse both each time, which
 //! takes as long as a row.
 
 use std::ops::Deref;
@@ -11,7 +11,7 @@ pub struct Transaction<'a> {
 }
 
 impl<'a> Transaction<'a> {
-    /// Nobody else writes from here on.
+    /// Begins it: no other connection can write from here on.
     pub fn begin(connection: &'a mut Connection) -> rusqlite::Result<Self> {
         run(connection, "BEGIN IMMEDIATE")?;
         Ok(Self { connection })
@@ -32,7 +32,7 @@ impl Deref for Transaction<'_> {
 
 impl Drop for Transaction<'_> {
     fn drop(&mut self) {
-        // Committed, or rolled back by itself with what failed.
+        // It was committed, or SQLite rolled it back when something failed.
         if self.connection.is_autocommit() {
             return;
         }
