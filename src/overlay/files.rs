@@ -1,15 +1,15 @@
 //! What a program does to a file, up to the moment at which it is judged.
 //!
-//! - [`open`], [`content`], [`close`], and [`handles`]: what handles on one file share
-//! - [`passed`]: a file that nobody judges
-//! - [`copy_up`]: content gets a place in upper; [`heritage`]: what a new entry takes over from its directory
-//! - [`comes_back`]: what a person took from the view while it is written to
-//! - [`witness`]: who writes; [`permission`]: whether who asks may, of what is there by now
-//! - [`attributes`] (told), [`set_attributes`] and [`xattrs`] (changed, each at an [`inode`]), [`looks_change`]: mode and
-//!   owner of what waits, or is to
-//! - [`reading`]: a file as the view shows it; [`passable`]: whether all the world may read it
+//! - [`open`], [`content`], [`close`], and [`handles`]: what all handles on one file share
+//! - [`passed`]: a file that passes
+//! - [`copy_up`]: how a file's content gets to upper; [`heritage`]: what a new entry takes over from its directory
+//! - [`comes_back`]: a file that a person takes from the view while it is being written
+//! - [`witness`]: which program writes; [`permission`]: whether the caller may open what is at the path by now
+//! - [`attributes`]: how they are reported; [`set_attributes`] and [`xattrs`]: how they change, each at an [`inode`];
+//!   [`looks_change`]: mode, owner and xattrs of what is held, or is going to be
+//! - [`reading`]: a file as the view shows it; [`passable`]: whether every user may read it
 //! - [`patch`]: several files written at one moment
-//! - [`spent`]: what is let go once nobody waits
+//! - [`spent`]: what is freed only after the caller has its answer
 
 pub(super) mod attributes;
 mod close;

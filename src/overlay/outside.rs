@@ -1,4 +1,4 @@
-//! What others do below: [`watch`] hears of it, and says for how long an answer holds; [`external`] tells it.
+//! What others do below: [`watch`] notices it, and says how long an answer holds; [`external`] reports it.
 
 pub(super) mod external;
 pub(super) mod watch;

@@ -1,10 +1,10 @@
-//! Who does it: which program asks, with what it has begun, and what it does in one go.
+//! Which program acts, which run and session it belongs to, and what it does in one go.
 //!
 //! - [`runs`]: which processes are one tree, and in which session
-//! - [`shells`]: whose effects are to be told
-//! - [`sights`], [`bursts`]: what somebody has come by, and how much of it he changes at once
+//! - [`shells`]: which shell will be told the effects of a process
+//! - [`sights`], [`bursts`]: what a process tree has seen, and how much of it the tree changes at once
 //! - [`goes`]: what one process does in one go
-//! - [`acting`]: in which directory somebody acts; the rename of one waits
+//! - [`acting`]: in which directory a request acts; a rename of that directory waits
 
 pub(super) mod acting;
 pub(super) mod bursts;

@@ -1,4 +1,4 @@
-//! Attributes, told as the view has them.
+//! Attributes, as the view shows them.
 
 use std::os::fd::AsFd;
 
@@ -42,14 +42,14 @@ impl Overlay {
             (state.nodes.path(node), known.kind, known.passed().cloned())
         };
         if let Some(passed) = passed {
-            // The kernel writes past us: only the inode itself knows its size and times.
+            // The kernel writes to it without asking us, so only the inode itself knows its size and times.
             let meta = Meta::of(passed.file().as_fd()).doing(|| "stat a file that nobody judges".to_owned())?;
             return Ok(self.as_linked(meta));
         }
         let Ok(path) = path else { return self.meta_of_unlinked(node) };
         let origin = self.origin(&path);
         if self.state.lock().nodes.path(node).ok().as_ref() != Some(&path) {
-            // Renamed, or renamed over, between the two looks: the path told of another file.
+            // The node was renamed, or renamed over, in between, so `origin` describes another file.
             return self.meta_of(node);
         }
         if let Some(meta) = self.meta_of_replaced(node)? {
@@ -63,26 +63,26 @@ impl Overlay {
             };
         }
         match origin {
-            // Who has a file open that somebody has replaced below reads on in that: with the size of what has come he would
-            // see it end elsewhere.
+            // Lower's file was replaced, but programs with this node open go on reading the old one. With the size of the
+            // new one they would see it end in the wrong place.
             Origin::Lower(meta) if self.is_open_on_another(node, &meta) => self.meta_of_unlinked(node),
-            // The kernel takes a node that becomes something else for broken.
+            // Of the same kind only: to the kernel, an inode that changes its type is broken.
             Origin::Lower(meta) | Origin::Upper(_, meta) if meta.kind == kind => Ok(meta),
-            // Who stands in it asks by no name that could be looked up anew.
+            // Not `ESTALE`: a process that stands in the directory asks by no name that the kernel could look up again.
             _ if kind == FileKind::Directory => Err(Error::Errno(libc::ENOENT)),
-            // Removed or replaced below, or by a program that has not come to take the name from it.
+            // Removed or replaced below, or by a program whose operation has not yet taken the name from the node.
             _ => self.meta_of_unlinked(node),
         }
     }
 
-    /// Whether somebody has a node open that does not stand for what lower has at its path.
+    /// True if a node is open and no longer stands for what lower has at its path.
     fn is_open_on_another(&self, node: NodeId, there: &Meta) -> bool {
         let state = self.state.lock();
         state.open_file(node).is_some() && !state.nodes.stands_for(node, there.kind, Some(there.key()))
     }
 
-    /// Of a file that is renamed over at this moment, and has its name still: the path may tell of what comes, or of what
-    /// lower has. Whoever reads on would see it end where that ends.
+    /// Returns the attributes of a file that is being renamed over and still has its name. Its path may already lead to
+    /// the new file, or to lower's, and a reader of the old one would see it end where that one ends.
     fn meta_of_replaced(&self, node: NodeId) -> Result<Option<Meta>> {
         let (removed, open) = {
             let state = self.state.lock();
@@ -97,8 +97,9 @@ impl Overlay {
         }
     }
 
-    /// All that is left of a file is what is open on it, and of another entry what it was. `ESTALE` when nothing is: who asks
-    /// by a name looks it up anew, and makes it if that was the wish.
+    /// All that is left of an unlinked node is what is open on it, or else the attributes it had when it was removed.
+    /// Returns `ESTALE` if there is neither: the kernel then looks the name up again, and creates the file if the call
+    /// asked for that.
     fn meta_of_unlinked(&self, node: NodeId) -> Result<Meta> {
         let (open, removed) = {
             let state = self.state.lock();
@@ -112,12 +113,13 @@ impl Overlay {
         let meta = Meta::of(open.as_fd()).doing(|| "stat an unlinked file".to_owned())?;
         match self.is_written_in_upper(node)? {
             true => Ok(Meta { links: 0, ..meta }),
-            // It may have names that nobody has looked up.
+            // The inode may have other names that no lookup has found yet.
             false => Ok(self.as_linked(meta)),
         }
     }
 
-    /// What the view shows of an upper entry. A landed one that a writer still has open shows what lower has.
+    /// Returns what the view shows of an upper entry. One that has landed and is still open for writing shows what lower
+    /// has.
     pub(in crate::overlay) fn upper_meta(&self, path: &RelPath, id: UpperId) -> Result<Meta> {
         let (landed, first, names, links) = {
             let state = self.state.lock();
@@ -143,7 +145,7 @@ impl Overlay {
             }
         };
         let meta = self.store.upper_meta(id)?;
-        // The first is the one below, or takes its place; the others will be made when it lands.
+        // The first name is the one below, or takes its place; the others are made when the entry lands.
         let further = u32::try_from(names.saturating_sub(1)).unwrap_or(u32::MAX);
         Ok(Meta { links: links.max(1).saturating_add(further), ..meta })
     }
@@ -164,7 +166,7 @@ impl Overlay {
 }
 
 impl Nodes {
-    /// What programs see of a node that the view has as `meta`.
+    /// Returns what programs see of a node whose attributes in the view are `meta`.
     pub fn attributes(&self, node: NodeId, meta: Meta, holds: Holds) -> Attributes {
         Attributes { inode: self.shown_inode(node), meta: self.as_seen(node, meta), holds }
     }
@@ -176,7 +178,7 @@ impl Nodes {
 }
 
 impl Upper {
-    /// How many names the lower inode has that this entry stands for.
+    /// Returns how many names the lower inode has that this entry stands for.
     fn links_below(&self) -> u32 {
         match self.row.base.below {
             Below::Nothing => 1,

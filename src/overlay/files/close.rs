@@ -21,8 +21,9 @@ impl Overlay {
         self.tell_held(settled)
     }
 
-    /// The same for who has no descriptor, and is told that his change is refused or done. It is done when the view shows it,
-    /// whatever hinders its judging: that is left for whoever asks next, like what a close could not have judged.
+    /// The same for a caller that has no descriptor, and is told only whether its change was refused or made. The change
+    /// counts as made once the view shows it, even if judging it fails: then it waits for the next request that settles
+    /// what is left, as after a close that could not judge.
     pub(super) fn end_change(&self, id: HandleId, caller: &Caller) -> Result<()> {
         let handle = self.handle(id)?;
         let settled = self.settle_closed(&handle, caller);
@@ -46,12 +47,12 @@ impl Overlay {
         }
     }
 
-    /// None where there is nothing to judge, or others do.
+    /// Returns `None` if there is nothing to judge, or if that is left to others.
     fn settle_closed(&self, handle: &Arc<Handle>, caller: &Caller) -> Result<Option<Settled>> {
         let Some(open) = handle.judged() else { return Ok(None) };
         if handle.waits_for_release() {
             self.store.record_rows()?;
-            // What is asked from here on is asked of us.
+            // From here on the kernel must ask us for the attributes instead of using its cache.
             self.state.lock().closing.insert(handle.node, handle.opener.pid);
             self.forget_attributes(handle.node);
             return Ok(None);
@@ -60,14 +61,15 @@ impl Overlay {
         if !handle.is_written() || !by_opener() {
             return Ok(None);
         }
-        // Before the handle counts as written no more: who waits for writers always finds the one or the other.
+        // Before the handle stops counting as written, so that a caller waiting for writers always finds one or the
+        // other.
         let _judging = open.upper().and_then(|id| self.judging_upper(id, handle.opener.pid));
         if !handle.take_written() {
             return Ok(None);
         }
         let Some(id) = open.upper() else { return Ok(None) };
         if open.writers() > 1 && self.is_written_elsewhere(handle) {
-            // What another writer has half done would land with it: the last to close is judged for both.
+            // Landing now would include what another writer has half done; the last one to close is judged for both.
             self.leave_to_others(id, handle);
             return Ok(None);
         }
@@ -85,22 +87,22 @@ impl Overlay {
         settled.map(Some)
     }
 
-    /// What a permission program wrote to the very file it was asked of: who waits for its answer is told so by the entry,
-    /// for to wait for that one would be to wait for oneself. False where nobody is judging it.
+    /// A permission program wrote to the very file it was asked about. The entry tells the judge that waits for its
+    /// answer; waiting here for that judge would be a deadlock. Returns false if the entry is not being judged.
     fn leave_to_who_judges(&self, id: UpperId) -> bool {
         let mut state = self.state.lock();
         let judged = state.uppers.get_mut(id).filter(|upper| upper.busy);
         judged.map(|upper| upper.because.push(Reason::Hook)).is_some()
     }
 
-    /// What speaks against what was written through a handle does so at whoever's close that is judged.
+    /// What speaks against content written through this handle counts at whichever close gets that content judged.
     fn leave_to_others(&self, id: UpperId, handle: &Handle) {
         if let Some(upper) = self.state.lock().uppers.get_mut(id) {
             upper.because.extend(handle.because());
         }
     }
 
-    /// Whether another handle on the same file has written what nobody has judged.
+    /// True if another handle on the same file has written content that is not judged yet.
     fn is_written_elsewhere(&self, handle: &Arc<Handle>) -> bool {
         let state = self.state.lock();
         let others = state.handles.values().filter(|other| other.node == handle.node && !Arc::ptr_eq(other, handle));
@@ -124,13 +126,13 @@ impl Overlay {
         };
         open.begin_parting(removed.access);
         let settled = match open.upper().filter(|_| removed.is_unjudged()) {
-            // What the others do not judge, this judges; what one of them will, it leaves.
+            // What this handle wrote is judged with what the other one wrote.
             Some(id) if self.is_written_elsewhere(&removed) => {
                 self.leave_to_others(id, &removed);
                 Ok(())
             }
             Some(id) => match self.settle_written(id, &removed) {
-                // Nobody waits for it: there is an event.
+                // No caller waits for the verdict; an event reports it.
                 Ok(_) | Err(Error::Denied) => Ok(()),
                 Err(err) => Err(err),
             },
@@ -141,7 +143,7 @@ impl Overlay {
         settled
     }
 
-    /// Lets go of what nobody has open any more.
+    /// Lets go of what is not open any more.
     fn closed(&self, open: &Arc<OpenFile>, access: Access) {
         let last = open.part();
         if open.writers() == 0

@@ -1,13 +1,13 @@
-//! What a person takes from the view, by a discard or an undo, while a program has it open to write.
+//! Files that a person takes from the view, by a discard or an undo, while a program has them open for writing.
 //!
-//! What is open belongs to a node. A node that has a name goes on with what the view shows by that. One that a person has
-//! taken the last name from comes back with the next write, as something new, to the place that it had: if nothing is there,
-//! and neither rules nor the directory's permissions keep whoever writes from making something there. Its next close has that
-//! judged (SPEC §8): what was written and closed is never nobody's. Nor is what was written to a file that was about to be
-//! deleted, and is not.
+//! What is open belongs to a node, and a node with a name goes on with what the view shows there. If a person took its
+//! last name, the next write brings the file back, as a new one, at its old place: provided nothing else is there, and
+//! neither the rules nor the permissions of the directory keep its writers from making a file in it. The next close has
+//! it judged (SPEC §8), so that nothing written and closed is ever lost. The same holds for what was written to a file
+//! that was about to be deleted, and then was not.
 //!
-//! Where it may come back to is known together with what is open, under one lock; whatever has changed by the time at which it is
-//! to be there, be it the place or what is open, is looked at anew.
+//! The place to come back to is read together with what is open, under one lock. If either has changed by the time the
+//! file is entered, both are looked at again.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -26,19 +26,19 @@ use crate::overlay::{Overlay, Result, State};
 use crate::store::{UpperFile, UpperId, What, Writer};
 use crate::sys::file::FileKind;
 
-/// Where something without a name may come back to, as far as the view's state tells.
+/// Where a file without a name may come back to, as far as the view's state tells.
 #[derive(PartialEq, Eq)]
 pub(super) struct WayBack {
     dir: NodeId,
     name: OsString,
     path: RelPath,
-    /// A deletion that waits for review.
+    /// The whiteout at that path, if there is one.
     hidden_by: Option<UpperId>,
 }
 
 impl Overlay {
-    /// What was taken from the view is there again, to be written to; or that is to be looked at anew. False where it may not
-    /// come back. Under `copying`.
+    /// Brings the file back into the view, to be written to. Returns true if it is back, or if the place or what is open
+    /// has changed and the caller must look again; false if it may not come back. Under `copying`.
     pub(super) fn comes_back(
         &self,
         open: &OpenFile,
@@ -53,7 +53,7 @@ impl Overlay {
         self.enter_again(open, way, upper).map(|()| true)
     }
 
-    /// Whether nothing is at a path, and whoever writes may make something there.
+    /// True if nothing is at a path, and all writers of the file may make one there.
     fn may_come_back(&self, open: &OpenFile, path: &RelPath) -> Result<bool> {
         let above = match self.dir_in_view(&path.parent().unwrap_or_default()) {
             Err(err) if matches!(err.code(), libc::ENOENT | libc::ENOTDIR) => return Ok(false),
@@ -65,8 +65,8 @@ impl Overlay {
         }
     }
 
-    /// Whether all who write through this may make a file at a path in that directory. The kernel has not asked: to it they
-    /// write.
+    /// True if all who write through `open` may make a file at a path in that directory. The kernel has not checked this:
+    /// to the kernel they only write.
     fn may_all_make(&self, open: &OpenFile, path: &RelPath, dir: &OwnedFd) -> Result<bool> {
         let access = access_of(dir.as_fd()).doing(|| "look at a directory".to_owned())?;
         let writers: Vec<Writer> = {
@@ -80,7 +80,8 @@ impl Overlay {
         Ok(writers.iter().all(may_make))
     }
 
-    /// What was to be deleted stays, and with it what was written to it meanwhile, to a copy that nobody was to see.
+    /// A file that was about to be deleted stays. What was written to its orphan meanwhile, which no other program could
+    /// see, becomes its content in the view.
     pub(in crate::overlay) fn goes_on_after_all(&self, path: &RelPath) -> Result<()> {
         let Some(open) = self.state.lock().nodes.open_at(path).cloned() else { return Ok(()) };
         let _one_at_a_time = open.copying.lock();
@@ -90,8 +91,8 @@ impl Overlay {
         self.enter_copied(&open, upper, (&orphan, &meta), Keep::Content, false)
     }
 
-    /// Nobody writes any more to what is open: what was taken from the view does not come back, and its directory, if that only
-    /// stood in for one that somebody removed below, goes.
+    /// The last writer is gone: a file that was taken from the view does not come back. Its directory goes, too, if it
+    /// only stood in for one that was removed below.
     pub(super) fn stays_away(&self, open: &OpenFile) {
         if open.taken_from.lock().is_none() {
             return;
@@ -102,7 +103,7 @@ impl Overlay {
         }
     }
 
-    /// Unless the place, or what is open, is another by now.
+    /// Enters the copy at the old place, unless that place or what is open has changed meanwhile.
     fn enter_again(&self, open: &OpenFile, way: &WayBack, upper: UpperFile<'_>) -> Result<()> {
         let WayBack { dir, name, path, .. } = way;
         {
@@ -117,7 +118,7 @@ impl Overlay {
             open.set_backing(Backing::Upper(id, Arc::new(upper.file)));
         }
         self.tell(|observer| observer.entry_changed(*dir, name));
-        // It is there, whatever the directory's times are.
+        // The file is back, even if the times of its directory cannot be set.
         if let Err(err) = self.name_changed(path) {
             log::error!("note that {path} is there again: {err}");
         }
@@ -126,8 +127,8 @@ impl Overlay {
 }
 
 impl State {
-    /// What is at a path is about to be taken from the view: whoever writes to it may bring it back, unless it has another
-    /// name.
+    /// Notes that the file at a path is about to be taken from the view: its writers may bring it back, unless it has
+    /// another name.
     pub(in crate::overlay) fn note_taken(&self, path: &RelPath) {
         let (Some(open), Some((dir, name))) = (self.nodes.open_at(path), self.nodes.entry_at(path)) else { return };
         let is_last = self.nodes.paths(open.node).is_ok_and(|paths| paths.iter().all(|one| one == path));
@@ -136,7 +137,7 @@ impl State {
         }
     }
 
-    /// Where what has no name any more had the last, if nothing has that by now.
+    /// Returns the last name of a file that has none now, unless something else has that name by now.
     fn taken_from(&self, open: &OpenFile) -> Option<(NodeId, OsString)> {
         let (dir, name) = open.taken_from.lock().clone()?;
         let is_free = self.nodes.path(open.node).is_err() && self.nodes.child(dir, &name).is_none();
@@ -151,8 +152,8 @@ impl State {
         there.is_none_or(|upper| upper.row.what == What::Whiteout).then_some(WayBack { dir, name, path, hidden_by })
     }
 
-    /// Something is at a path again by another act of a person: gives what was last taken from there, for who has that open
-    /// goes on with it.
+    /// A person has put something at a path again: returns the file that was last taken from there, if it is still open.
+    /// Its handles go on with what is there now.
     pub(in crate::overlay) fn returned_to(&mut self, path: &RelPath) -> Option<Arc<OpenFile>> {
         let (dir, name) = self.nodes.entry_at(path)?;
         let opened = self.handles.iter().filter_map(|(id, handle)| Some((id, handle.judged()?)));
@@ -163,8 +164,8 @@ impl State {
         Some(open)
     }
 
-    /// What somebody has open to write in a directory, or what was taken from there and may come back: without the directory
-    /// it would be nobody's.
+    /// Returns the path of a file in a directory that is open for writing, or that was taken from there and may come
+    /// back: without the directory, what is written to it would belong to no path.
     pub(in crate::overlay) fn written_within(&self, dir: &RelPath) -> Option<RelPath> {
         let place = |open: &Arc<OpenFile>| self.nodes.path(open.node).ok().or_else(|| self.was_at(open));
         let opened = self.handles.values().filter_map(|handle| handle.judged());
@@ -172,7 +173,7 @@ impl State {
         written.find(|path| path.is_within(dir))
     }
 
-    /// Where what a person took from the view would be by now.
+    /// Returns where the file that a person took from the view would be now.
     fn was_at(&self, open: &OpenFile) -> Option<RelPath> {
         let (dir, name) = open.taken_from.lock().clone()?;
         self.nodes.child_path(dir, &name).ok()

@@ -24,7 +24,7 @@ impl Overlay {
         file::read_at(&handle.readable(), offset, size).doing(|| format!("read at {offset}"))
     }
 
-    /// From the kernel's page cache: it does not tell for whom.
+    /// A write from the kernel's page cache, which does not say on whose behalf.
     pub fn write(&self, handle: HandleId, offset: u64, data: &[u8]) -> Result<usize> {
         if let Some(open) = self.handle(handle)?.judged() {
             open.changed_quietly.store(true, Ordering::SeqCst);
@@ -38,7 +38,8 @@ impl Overlay {
         self.change_content(&handle, Keep::Content, (caller, extent), |file| write_to(file, to, data))
     }
 
-    /// The same by who has no right to keep set-id bits. For what goes through its page cache the kernel asks for that.
+    /// The same for a caller that may not keep set-id bits. For writes through its page cache the kernel has them cleared
+    /// by a request of its own.
     pub fn write_unprivileged(&self, handle: HandleId, to: Position, data: &[u8], caller: &Caller) -> Result<usize> {
         let handle = self.handle(handle)?;
         let extent = Extent { begins: to, length: data.len() as u64 };
@@ -48,7 +49,7 @@ impl Overlay {
         })
     }
 
-    /// Does `change` to the content of the handle's file, in upper unless it passes.
+    /// Applies `change` to the content of the handle's file, in upper unless it passes.
     pub(super) fn change_content<T>(
         &self,
         handle: &Handle,
@@ -67,7 +68,7 @@ impl Overlay {
         if extent.begins != Position::End {
             handle.note_rewrites();
         }
-        // Before the bytes: a judgement under way must not take this handle for done.
+        // Before the bytes: a judgement under way must not take this handle for finished.
         let first = !handle.note_written();
         if first {
             self.witness.look(*caller, &handle.seen);
@@ -76,21 +77,21 @@ impl Overlay {
         }
         let result = change(&file);
         if first {
-            // It may end at once, or become another program.
+            // The program may exit right after its write, or exec another one.
             handle.seen.wait();
         }
         self.note_room(open, &file)?;
-        // And after them: a close of another descriptor may have judged meanwhile, without them.
+        // And after the bytes: the close of another descriptor may have judged in between, without them.
         handle.note_written();
         drop(under_way);
         match result {
-            // Opened for reading alone, for there was nothing else to be had where the state directory is.
+            // The state directory is on a read-only file system: the upper file could only be opened for reading.
             Err(err) if err.raw_os_error() == Some(libc::EBADF) => Err(Error::Errno(libc::EROFS)),
             result => Ok(result?),
         }
     }
 
-    /// What is to be written to, once that may be.
+    /// Returns the file to write to, once everything that has to come before a write is done.
     fn make_ready(&self, handle: &Handle, open: &Arc<OpenFile>, keep: Keep, extent: Extent) -> Result<Arc<File>> {
         self.keep_overwritten_content(open, extent, &handle.opener)?;
         let file = self.writable(open, keep, handle.opened())?;
@@ -98,14 +99,16 @@ impl Overlay {
         Ok(file)
     }
 
-    /// A write that came to nothing was under way: who judged the file at that moment has left it to whoever writes.
+    /// The write failed before it changed anything. A judge that saw it under way has left the file to its writer, so the
+    /// close of this handle must have it judged.
     fn leave_to_its_close(&self, handle: &Handle, open: &OpenFile) {
         if open.upper().is_some() {
             handle.note_written();
         }
     }
 
-    /// What a rule says of the program behind a handle counts, whoever closes last and has the content judged.
+    /// What a rule says of the program behind a handle counts, even if another handle closes last and has the content
+    /// judged.
     fn note_program(&self, handle: &Handle, open: &OpenFile) {
         if !self.policy().names_programs() {
             return;
@@ -118,7 +121,7 @@ impl Overlay {
         }
     }
 
-    /// Where the open itself empties the file. Without that there is no handle.
+    /// Empties the file if the open itself asks for that. If it fails, there is no handle.
     pub(super) fn empty_at_open(
         &self,
         id: HandleId,
@@ -136,7 +139,7 @@ impl Overlay {
         })
     }
 
-    /// Judged with what is written next, or at the release.
+    /// The emptied file is judged with the next write, or at the release.
     fn empty(&self, handle: &Handle, open: &Arc<OpenFile>, caller: &Caller) -> Result<()> {
         let _under_way = open.begin_write();
         self.keep_overwritten_content(open, Extent::NONE, &handle.opener)?;
@@ -146,7 +149,7 @@ impl Overlay {
         self.note_program(handle, open);
         let meta = file::Meta::of(file.as_fd())?;
         let emptied = match may_be_new && meta.size == 0 {
-            // Made a moment ago: what it is copied from has just been left out.
+            // The copy-up has just made it, without content.
             true => Ok(()),
             false => file.set_len(0),
         };
@@ -172,13 +175,13 @@ impl Overlay {
         done.and(ended)
     }
 
-    /// Refused, it has changed nothing that the view shows.
+    /// If this is refused, nothing that the view shows has changed.
     fn cut(&self, handle: &Handle, size: u64, caller: &Caller) -> Result<()> {
         let keep = if size == 0 { Keep::NothingAtOnce } else { Keep::Content };
         let may_be_new = handle.judged().is_some_and(|open| open.upper().is_none());
         self.change_content(handle, keep, (caller, Extent::NONE), |file| {
             match may_be_new && size == 0 && file.metadata()?.len() == 0 {
-                // Made a moment ago, and in the view already.
+                // The copy-up has just made it, without content, and the view shows it already.
                 true => Ok(()),
                 false => file.set_len(size),
             }
@@ -229,8 +232,8 @@ impl Overlay {
         })
     }
 
-    /// Durable when it returns; settles nothing (SPEC §4.1). For content in upper that takes its row as well: without it
-    /// recovery would not know whose content it is. And rows that are older than what is on disk would bring back what
+    /// Makes the content durable before it returns; settles nothing (SPEC §4.1). For content in upper that includes its
+    /// row: without it recovery would not know whose content it is. Rows older than what is on disk would bring back what
     /// the content replaced.
     pub fn fsync(&self, handle: HandleId, datasync: bool) -> Result<()> {
         let handle = self.handle(handle)?;
@@ -252,20 +255,20 @@ impl Overlay {
         Ok(self.store.sync()?)
     }
 
-    /// Where a node is, if something has landed there.
+    /// Returns the path of a node, if something has landed there.
     fn landed_at(&self, node: NodeId) -> Option<RelPath> {
         let state = self.state.lock();
         state.nodes.path(node).ok().filter(|path| state.seen.contains_key(path))
     }
 
-    /// What a landing put at a path is there by a change of names, which the sync of a file need not make durable: btrfs was
-    /// seen to bring back what an exchange had replaced. `file` is any of that file system.
+    /// A landing puts a file at its path by changing names, and syncing the file need not make that durable: btrfs was
+    /// seen to bring back what an exchange had replaced. `file` is any file of that file system.
     pub(in crate::overlay) fn sync_name(&self, path: &RelPath, file: &File) -> Result<()> {
         let synced = self.lower.place(path).and_then(|place| place.sync_dir());
         let synced = match synced {
-            // Its name has gone, with all of its directory.
+            // The name is gone, together with its directory.
             Err(err) if tree::is_absent(&err) => Ok(()),
-            // Its names may be changed by who may not list them; only who may can sync them apart from all else.
+            // We may change names in this directory but not open it to sync it, so the whole file system is synced.
             Err(err) if err.kind() == io::ErrorKind::PermissionDenied => {
                 rustix::fs::syncfs(file).map_err(io::Error::from)
             }
@@ -274,7 +277,7 @@ impl Overlay {
         synced.doing(|| format!("sync the directory of {path}"))
     }
 
-    /// The names in a directory, as the view shows them: those that lower has, and those that are held.
+    /// Makes the names in a directory durable, as the view shows them: those that lower has, and those that are held.
     pub fn sync_dir(&self, dir: NodeId) -> Result<()> {
         let path = self.path_of(dir)?;
         tree::sync_dir(self.dir_in_view(&path)?.as_fd()).doing(|| format!("fsync {path}"))?;
@@ -282,8 +285,8 @@ impl Overlay {
     }
 }
 
-/// How much was written. What goes to one place may be all or an error: it is written there again. Only the file system that
-/// has the file knows where it ends: others may write to it below.
+/// Returns how much was written. A write at an offset may be all or an error, since it can be repeated there. Where an
+/// append goes is known only to the file system that has the file: other programs may write to it below.
 fn write_to(file: &File, to: Position, data: &[u8]) -> io::Result<usize> {
     match to {
         Position::At(offset) => file.write_all_at(data, offset).map(|()| data.len()),
@@ -291,13 +294,13 @@ fn write_to(file: &File, to: Position, data: &[u8]) -> io::Result<usize> {
     }
 }
 
-/// What `O_TRUNC` does to the mode. At every other change of content the kernel asks for it; here it leaves all to us.
+/// Clears set-id bits, as `O_TRUNC` does. The kernel asks for that at every other change of content, but not here.
 pub(super) fn drop_set_id(file: &File, caller: &Caller) -> io::Result<()> {
     drop_set_id_of(file, file::Meta::of(file.as_fd())?.mode, caller)
 }
 
 fn drop_set_id_of(file: &File, mode: u32, caller: &Caller) -> io::Result<()> {
-    // Without the group's execute bit it is no lent group but a mark for mandatory locks.
+    // Without the group's execute bit, set-gid lends no group but marks the file for mandatory locks.
     let lends_group = mode & 0o2010 == 0o2010;
     let kept = mode & !SET_UID & if lends_group { !SET_GID } else { u32::MAX };
     match kept == mode || process::keeps_set_id(caller.pid) {

@@ -1,4 +1,4 @@
-//! Copy-up: before the first write, a file's content moves to upper, and what lay below is remembered as its base.
+//! Copy-up: before the first write, a file's content is copied to upper, and what lay below is remembered as its base.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -24,17 +24,17 @@ use crate::sys::tree::is_absent;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keep {
     Content,
-    /// Nothing is written, which alone takes set-id bits away.
+    /// The set-id bits as well: nothing is written, and only a write clears them.
     ContentAndSetId,
-    /// It is about to be emptied: only the metadata.
+    /// Only the metadata: the content is about to be emptied.
     Nothing,
-    /// The same by an act that is over with that: it is shown empty only when that is recorded.
+    /// The same for a truncation that is complete by itself: the view shows the file empty only once that is recorded.
     NothingAtOnce,
 }
 
 impl Overlay {
-    /// The file a write to `open` goes to, noted as dirty. Copies up where needed; `opened` is what lower was when the
-    /// writing handle was opened.
+    /// Returns the file that a write to `open` goes to, noted as dirty. Copies up where needed; `opened` is lower's stamp
+    /// from when the writing handle was opened.
     pub(super) fn writable(&self, open: &Arc<OpenFile>, keep: Keep, opened: Option<Stamp>) -> Result<Arc<File>> {
         if open.dirty.load(Ordering::SeqCst) {
             return Ok(open.file());
@@ -49,10 +49,10 @@ impl Overlay {
                 Backing::Orphan(file) | Backing::Lower(file)
                     if self.comes_back(open, way.as_ref(), (&file, keep))? => {}
                 Backing::Orphan(file) if open.is_orphan(&file) => return Ok(file),
-                // Something has taken its place there by another act, with which it goes on.
+                // Another operation has put something in its place meanwhile, and the file goes on with that.
                 Backing::Orphan(_) => {}
                 Backing::Upper(id, file) if self.mark_written(open, id)? => return Ok(file),
-                // Given up for lower, or for an entry of its own, between the two looks.
+                // It was switched to lower, or to an entry of its own, between the two looks.
                 Backing::Upper(id, _) if open.upper() != Some(id) => {}
                 Backing::Upper(..) => return Err(Error::Errno(libc::ESTALE)),
                 Backing::Lower(lower) => self.copy_up(open, &lower, keep, opened)?,
@@ -60,22 +60,22 @@ impl Overlay {
         }
     }
 
-    /// Somebody has renamed below what is open, and nobody has looked at its new name yet: the kernel tells it. Without it
-    /// what is written would be in no file.
+    /// Someone has renamed the open file below, and no lookup has found its new name yet: the kernel tells it. Without a
+    /// name, what is written would be in no file.
     fn find_name_below(&self, node: NodeId, lower: &File) {
         if self.state.lock().nodes.path(node).is_ok() {
             return;
         }
         let Some(path) = self.lower.path_of(lower.as_fd()) else { return };
         match self.learn_name(&path) {
-            // Its deletion may wait for review: then the view has no such name.
+            // The deletion of that name may be held: then the view does not have it.
             Err(err) if err.code() != libc::ENOENT => log::warn!("look for {path}, which is written to: {err}"),
             Ok(()) | Err(_) => {}
         }
     }
 
-    /// A file that has lost its name in the view may have one below, which waits for review. It gets an inode of its own
-    /// before it is made to look otherwise: what is confirmed or discarded there is as it was.
+    /// A file that has no name in the view may still have one below, whose deletion waits for review. It gets an inode of
+    /// its own before its looks change, so that what is confirmed or discarded there stays as it was.
     pub(super) fn part_if_nameless(&self, node: NodeId) -> Result<()> {
         let open = {
             let state = self.state.lock();
@@ -91,7 +91,8 @@ impl Overlay {
         self.note_room(&open, &open.file())
     }
 
-    /// The same of all that was deleted or replaced and has this inode still, which is about to be another file.
+    /// The same for every open file that was deleted or replaced and still has this inode, which is about to become
+    /// another file.
     pub(in crate::overlay) fn part_nameless_from(&self, below: &Meta) -> Result<()> {
         let nodes: Vec<NodeId> = {
             let state = self.state.lock();
@@ -101,7 +102,7 @@ impl Overlay {
         nodes.into_iter().try_for_each(|node| self.part_if_nameless(node))
     }
 
-    /// What is open of lower is a copy from then on, unless something else is open by now. Under `copying`.
+    /// Switches what is open from lower to a copy of it, unless something else is open by now. Under `copying`.
     fn copy_up(&self, open: &Arc<OpenFile>, lower: &Arc<File>, keep: Keep, opened: Option<Stamp>) -> Result<()> {
         self.find_name_below(open.node, lower);
         let (upper, meta) = self.copy_to_enter(lower, keep)?;
@@ -109,9 +110,9 @@ impl Overlay {
         self.enter_copied(open, upper, (lower, &meta), keep, moved_on)
     }
 
-    /// Whether lower has something else by now than its writer has opened. Where only the ctime has moved, and not by a
-    /// further name, somebody may have written and put the time of modification back: unless what is known of the content
-    /// says otherwise, he is taken to have.
+    /// Returns whether lower has other content by now than when the writer opened it. If only the ctime has moved, and
+    /// not because of another name, someone may have written and put the mtime back; that is assumed unless the digest
+    /// known of the content says otherwise.
     fn has_moved_on(&self, node: NodeId, opened: &Stamp, now: &Meta, lower: &File) -> bool {
         if !same_content_stamp(opened, &now.stamp()) {
             return true;
@@ -121,14 +122,14 @@ impl Overlay {
         }
         let Ok(path) = self.state.lock().nodes.path(node) else { return true };
         if self.action(&path, FileKind::Regular) == Action::Pass {
-            // Of what nobody judges nothing is known that could say otherwise.
+            // No digest is known of a path that passes, so nothing could say otherwise.
             return false;
         }
         let known = self.state.lock().digest_known(&path, opened).filter(|_| now.size <= TEXT_BYTES_MAX);
         known.is_none() || file::digest(lower).ok() != known
     }
 
-    /// A copy of what is open, on its way into the view, and what that was.
+    /// Returns a copy of what is open, on its way into the view, and the metadata of the original.
     pub(super) fn copy_to_enter(&self, opened: &File, keep: Keep) -> Result<(UpperFile<'_>, Meta)> {
         let meta = Meta::of(opened.as_fd()).doing(|| "stat a file to copy up".to_owned())?;
         self.check_may_change(match keep {
@@ -141,8 +142,9 @@ impl Overlay {
         Ok((upper, meta))
     }
 
-    /// A file or symlink of lower as an entry that is claimed: what is about to be done to it waits for review by that rule,
-    /// though nobody writes to it. None where it is gone or of another kind by now, or has an entry.
+    /// Gives a file or symlink of lower a claimed entry of its own: what is about to be done to it waits for review by
+    /// that rule, although its content is not written. Returns `None` if it is gone, is of another kind by now, or has an
+    /// entry.
     pub(super) fn take_up(&self, path: &RelPath, kind: FileKind, rule: HoldSource) -> Result<Option<Claim<'_>>> {
         let (new, what, meta, file) = if kind == FileKind::Symlink {
             let Some(meta) = self.lower.stat(path).doing(|| format!("stat {path}"))? else { return Ok(None) };
@@ -175,8 +177,8 @@ impl Overlay {
         Ok(Some(Claim { overlay: self, id, judged: false }))
     }
 
-    /// Puts the copy of what was open into the view, unless something else is open by now. Without a name only who has it
-    /// open sees it.
+    /// Puts the copy of what was open into the view, unless something else is open by now. If the file has no name, only
+    /// its open handles see the copy.
     pub(super) fn enter_copied(
         &self,
         open: &Arc<OpenFile>,
@@ -191,10 +193,10 @@ impl Overlay {
         }
         let path = state.nodes.path(open.node).ok();
         if path.is_none() {
-            // Whatever name lower's file is found by later, that is not what is written here.
+            // Lower's file may get a name in the view later, but that file is not what is written here.
             state.nodes.set_lower(open.node, None);
         }
-        // It may be being deleted at this moment.
+        // If its path has an entry, the file may be in the midst of its deletion.
         let Some(path) = path.filter(|path| state.uppers.at(path).is_none()) else {
             let is_lowers = matches!(*open.backing(), Backing::Lower(_));
             if is_lowers {
@@ -217,12 +219,12 @@ impl Overlay {
         Ok(())
     }
 
-    /// New upper content takes a free name of the view, or one whose deletion is held.
+    /// Enters new upper content at a free name of the view, or at one whose deletion is held.
     pub(in crate::overlay) fn add_upper(&self, new: NewUpper<'_>, path: &RelPath, what: What) -> Result<UpperId> {
         self.enter_new(new, path, what, |row| self.store.save_upper(row))
     }
 
-    /// The same for a file that is opened with it.
+    /// The same for a file made by an open; its row is saved no later than its first write.
     pub(super) fn add_opened_upper(&self, new: NewUpper<'_>, path: &RelPath) -> Result<UpperId> {
         self.enter_new(new, path, What::File, |row| self.store.save_upper_soon(row))
     }
@@ -241,7 +243,7 @@ impl Overlay {
         Ok(id)
     }
 
-    /// The same under a lock that is let go while what hides the name is judged.
+    /// The same under the caller's lock, which is released while whatever hides the name is judged.
     pub(super) fn enter_at(
         &self,
         state: &mut MutexGuard<'_, State>,
@@ -257,7 +259,7 @@ impl Overlay {
         let hidden = state.uppers.at(path).and_then(|id| state.uppers.get(id)).map(|upper| upper.row.clone());
         if let Some(hidden) = hidden {
             if hidden.what != What::Whiteout {
-                // It has come back there since that was looked at.
+                // Something is back at this name since the caller looked.
                 return Err(Error::Errno(libc::ESTALE));
             }
             // Deleted and made again is a modification of what was there (SPEC §4.3).
@@ -272,7 +274,7 @@ impl Overlay {
         Ok(new.keep())
     }
 
-    /// Until what is at a path is judged, or landed.
+    /// Waits until what is at a path is judged, or has landed.
     pub(super) fn wait_while_busy(&self, state: &mut MutexGuard<'_, State>, path: &RelPath) {
         while state.uppers.at(path).and_then(|id| state.uppers.get(id)).is_some_and(|upper| upper.busy) {
             self.changed.wait(state);
@@ -284,14 +286,14 @@ impl Overlay {
         self.note_dirty(&mut self.state.lock(), id).map(|_| ())
     }
 
-    /// The same, by a write through `open`. False when the entry is gone.
+    /// The same for a write through `open`. Returns false if the entry is gone.
     fn mark_written(&self, open: &OpenFile, id: UpperId) -> Result<bool> {
         let mut state = self.state.lock();
         while state.uppers.get(id).is_some_and(|upper| upper.given_away) {
             self.changed.wait(&mut state);
         }
         let noted = self.note_dirty(&mut state, id)?;
-        // Under the lock: whoever takes the entry for judging takes this back.
+        // Under the lock, because taking the entry for judging clears this flag.
         open.dirty.store(noted, Ordering::SeqCst);
         Ok(noted)
     }
@@ -299,10 +301,10 @@ impl Overlay {
     fn note_dirty(&self, state: &mut State, id: UpperId) -> Result<bool> {
         let Some(upper) = state.uppers.get_mut(id) else { return Ok(false) };
         if upper.row.what.is_structure() {
-            // It has attributes, and no content that anybody would judge.
+            // Structure has attributes, but no content to judge.
             return Ok(true);
         }
-        // What was synced before it landed stays so until somebody writes again.
+        // An fsync holds until the content has landed; what is written after that was not synced.
         upper.synced &= !upper.is_landed();
         upper.dirty = true;
         if !upper.has_row() {
@@ -312,12 +314,12 @@ impl Overlay {
         Ok(true)
     }
 
-    /// Whatever lands the entry's content must be durable. Where it has landed already and is only open still, lower's
-    /// content must be synced: gives its path.
+    /// Notes that whatever lands the entry's content must be durable. If it has landed already and is only still open,
+    /// lower's content must be synced: returns its path.
     pub(super) fn note_synced(&self, id: UpperId) -> Option<RelPath> {
         let mut state = self.state.lock();
         while state.uppers.get(id)?.busy {
-            // It may be landing, as something that nobody had synced.
+            // It may be landing right now, as content for which no fsync was asked.
             self.changed.wait(&mut state);
         }
         let upper = state.uppers.get_mut(id)?;
@@ -325,8 +327,8 @@ impl Overlay {
         upper.is_landed().then(|| upper.row.path().clone())
     }
 
-    /// Lets an upper entry go that has landed and is not being written. Who has it open goes on with lower, also to write:
-    /// what others do below is to show, and not to be written over by what the entry had.
+    /// Drops an upper entry that has landed and is not being written. What is open goes on with lower, for writing as
+    /// well: changes made below are to show, and not to be overwritten by what the entry had.
     pub(in crate::overlay) fn evict(&self, id: UpperId) {
         let mut state = self.state.lock();
         let Some(upper) = state.uppers.get(id).filter(|upper| upper.is_landed() && !upper.busy) else { return };
@@ -335,7 +337,8 @@ impl Overlay {
             if open.is_unused() {
                 state.nodes.let_go(&open);
             } else if base.is_shared() && open.writers() > 0 {
-                // One name of it may be moved aside or replaced meanwhile: who writes goes on with the others.
+                // The file has several names, and one may be moved aside or replaced meanwhile: the writer goes on with
+                // the others.
                 return;
             } else if !self.goes_on_with_lower(&open, &path) {
                 return;
@@ -350,12 +353,12 @@ impl Overlay {
         self.store.drop_upper_file(id);
     }
 
-    /// False where lower's file cannot be opened now: by its name what is written next would be nobody's. It stays as it is
-    /// until the entry is let go again, as it does where it is removed below and may still be written, which is to be judged.
+    /// Returns false if lower's file cannot be opened now, or was removed below while a writer has it open: as an orphan,
+    /// what is written next would never be judged. What is open then stays as it is until the entry is let go again.
     fn goes_on_with_lower(&self, open: &OpenFile, path: &RelPath) -> bool {
         match self.lower.open_to_read(path) {
             Ok(lower) => open.goes_on_with(Arc::new(lower)),
-            // Who has it open keeps the content.
+            // Readers keep the content that they have open.
             Err(err) if is_absent(&err) && open.writers() == 0 => open.set_backing(Backing::Orphan(open.file())),
             Err(_) => return false,
         }
@@ -363,7 +366,7 @@ impl Overlay {
     }
 }
 
-/// Times of the inode itself do not matter: a chmod is no new content.
+/// Leaves out the time of the inode itself: a chmod is no new content.
 pub(in crate::overlay) fn same_content_stamp(a: &Stamp, b: &Stamp) -> bool {
     (a.device, a.inode, a.size, a.mtime) == (b.device, b.inode, b.size, b.mtime)
 }

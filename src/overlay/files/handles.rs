@@ -6,8 +6,8 @@
 //!     │  unlinked and changed                          (still open)
 //!     └───────────────────────► Orphan
 //! ```
-//! Reading and writing take what the node has now, not what it had when the handle was opened: a reader sees what a
-//! writer of the same file wrote, as on any file system. What a `pass` rule lets pass is in [`super::passed`].
+//! Reads and writes go to what the node has now, not to what it had when the handle was opened: a reader sees what a
+//! writer of the same file wrote, as on any file system. Files that a `pass` rule lets pass are in [`super::passed`].
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -39,7 +39,7 @@ pub enum Access {
 /// `__FMODE_EXEC` in the kernel's include/linux/fs.h: among the flags of an `execve`, and of no `open(2)`.
 const FMODE_EXEC: u32 = 0x20;
 
-/// What of `open(2)`'s flags matters to the view.
+/// The flags of `open(2)` that matter to the view.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenFlags {
     raw: OFlags,
@@ -61,12 +61,12 @@ impl OpenFlags {
         self.raw.contains(OFlags::EXCL)
     }
 
-    /// The open itself empties the file, or what it gives can change it.
+    /// True if the open itself empties the file, or its handle can change it.
     pub(super) fn may_change(self) -> bool {
         self.access == Access::Write || self.truncates()
     }
 
-    /// The kernel opens it to run it.
+    /// True if the kernel opens the file to run it.
     pub(super) fn executes(self) -> bool {
         self.raw.bits() & FMODE_EXEC != 0
     }
@@ -75,7 +75,8 @@ impl OpenFlags {
         self.raw & OFlags::ACCMODE == OFlags::WRONLY
     }
 
-    /// Empties a file without write access, which the kernel denies to a running program's file only afterwards.
+    /// True if the open empties the file without write access. Of a running program's file the kernel denies that only
+    /// afterwards.
     pub(super) fn truncates_unasked(self) -> bool {
         self.access == Access::Read && self.truncates()
     }
@@ -88,7 +89,7 @@ impl OpenFlags {
         self.raw.contains(OFlags::DIRECT)
     }
 
-    /// For a descriptor of lower. Appending is left out: the kernel says where each write goes.
+    /// The flags for a descriptor of lower. Appending is left out: the kernel says where each write goes.
     pub(super) fn below(self) -> OFlags {
         self.raw & (OFlags::ACCMODE | OFlags::TRUNC | OFlags::DSYNC | OFlags::SYNC) | OFlags::NONBLOCK
     }
@@ -99,25 +100,26 @@ pub(in crate::overlay) struct Handle {
     pub access: Access,
     pub node: NodeId,
     pub opener: Writer,
-    /// Who wrote since it was last judged.
+    /// The program that wrote through it since it was last judged.
     pub seen: Arc<Seen>,
-    /// A permission program opened it. Known from the open on: it may have ended when this is closed.
+    /// A permission program opened it. Found out at the open: by the close, that program may have ended.
     pub is_hooks: bool,
-    /// A program runs from it.
+    /// The kernel opened it to run a program from it.
     executes: bool,
     /// Written since it was last judged.
     written: AtomicBool,
-    /// Made or emptied the file, which has not been judged: no reason to judge at a close, but at the release.
+    /// Made or emptied the file, which has not been judged since: a close does not judge for that, the release does.
     began: AtomicBool,
     /// Written elsewhere than at the end since it was last judged.
     rewrites: AtomicBool,
-    /// Lower when the handle was opened, and as our own doing has changed it since.
+    /// Lower's stamp when the handle was opened, and as our own changes have moved it since.
     opened: Mutex<Option<Stamp>>,
-    /// It may write, and the file that it had open when it landed is lower's.
+    /// The handle may write, and the file that it has open has landed and is lower's.
     has_landed: AtomicBool,
-    /// Lower has what was never in the view while this was open, and nothing was judged that it has written since.
+    /// Lower has content that was never in the view while this was open, and nothing written through it since has been
+    /// judged.
     has_missed: AtomicBool,
-    /// What was at a path before the first landing of what was written through this handle, if nothing else has landed there
+    /// What was at a path before the first landing of this handle's content there, if nothing else has landed there
     /// since. A leaf.
     first: Mutex<Option<(RelPath, Option<Kept>)>>,
 }
@@ -131,32 +133,34 @@ pub(in crate::overlay) enum Target {
 #[derive(Debug)]
 pub(in crate::overlay) struct OpenFile {
     pub node: NodeId,
-    /// The [`State`](crate::overlay::State)'s epoch in which we have last changed it below, be it its times, or it was opened.
+    /// The [`State`](crate::overlay::State)'s epoch in which we last changed the file below, if only its times, or in
+    /// which it was opened.
     changed_in: AtomicU64,
-    /// Held while the file is copied up, or what waits in it is kept, so that it is once.
+    /// Held while the file is copied up, or while held content that a write is about to replace is kept, so that each
+    /// happens once.
     pub copying: Mutex<()>,
     backing: RwLock<Backing>,
-    /// Writes begun, and writes done: who judges content looks whether either moved. A write counts as begun before it
-    /// learns which file it goes to, so that one under way is never taken for none.
+    /// Writes begun and writes done: a judge looks whether either moved. A write counts as begun before it learns which
+    /// file it goes to, so that one under way is never overlooked.
     begun: AtomicU64,
     done: AtomicU64,
-    /// The upper entry is marked as written; nothing needs to be noted for one more write.
+    /// The upper entry is marked as written: one more write has nothing to note.
     pub dirty: AtomicBool,
-    /// What waited for review when the entry was last judged is kept, if anything did; nothing needs to be kept for one
-    /// more write over it. Set under `copying` and the view's state.
+    /// The content that was held when the entry was last judged, if any, is kept: one more write over it has nothing to
+    /// keep. Set under `copying` and the view's state.
     pub overwritten: AtomicBool,
     handles: AtomicUsize,
-    /// How many of them are being released: nobody reads or writes through these any more.
+    /// How many handles are being released: nothing is read or written through these any more.
     parting: AtomicUsize,
     writers: AtomicUsize,
     /// What the content takes on disk, as it was last counted.
     pub blocks: AtomicU64,
-    /// Some of it was changed without the kernel marking its times as out of date, as every other write makes it do: stores
-    /// through a mapping, room taken or given back.
+    /// Some content changed without the kernel marking the times it has cached as out of date, as every other write makes
+    /// it do: stores through a mapping, space allocated or freed.
     pub changed_quietly: AtomicBool,
-    /// The same once it has no name. A leaf.
+    /// The room that the content takes once the file has no name. A leaf.
     pub nameless: Mutex<Option<Nameless>>,
-    /// Where its last name was until a person took that from the view. A leaf.
+    /// Where its last name was, if a person took that from the view. A leaf.
     pub taken_from: Mutex<Option<(NodeId, OsString)>>,
 }
 
@@ -164,7 +168,7 @@ pub(in crate::overlay) struct OpenFile {
 pub(in crate::overlay) enum Backing {
     Lower(Arc<File>),
     Upper(UpperId, Arc<File>),
-    /// Has no name any more: nothing of it is judged, unless it [comes back](super::comes_back).
+    /// The file has no name any more: nothing of it is judged, unless it [comes back](super::comes_back).
     Orphan(Arc<File>),
 }
 
@@ -193,7 +197,7 @@ impl OpenFile {
         self.changed_in.store(epoch, Ordering::SeqCst);
     }
 
-    /// Whether we have changed it below since an epoch. What lower had then may have been replaced more than once.
+    /// True if we have changed the file below since an epoch. What lower had then may have been replaced more than once.
     pub fn has_changed_since(&self, epoch: u64) -> bool {
         self.changed_in.load(Ordering::SeqCst) > epoch
     }
@@ -204,13 +208,13 @@ impl OpenFile {
 
     pub fn set_backing(&self, backing: Backing) {
         *self.backing.write() = backing;
-        // Something else may wait in that one, and it is counted anew.
+        // The new file may hold other content that waits for review, and its blocks are counted anew.
         self.overwritten.store(false, Ordering::SeqCst);
         self.blocks.store(0, Ordering::Relaxed);
     }
 
-    /// Its entry has landed and goes: it is lower's again, and who has looked at the content must look again. To be called under
-    /// the lock of the view's state.
+    /// The entry has landed and goes: switches back to lower's file, and counts as a write, so that a judge that has
+    /// looked at the content looks again. To be called under the lock of the view's state.
     pub fn goes_on_with(&self, lower: Arc<File>) {
         drop(self.begin_write());
         self.set_backing(Backing::Lower(lower));
@@ -223,21 +227,21 @@ impl OpenFile {
         self.overwritten.store(false, Ordering::SeqCst);
     }
 
-    /// What is read and written, for those who only want its descriptor.
+    /// Returns the file that is read and written, for callers that need no more than its descriptor.
     pub fn file(&self) -> Arc<File> {
         match &*self.backing() {
             Backing::Lower(file) | Backing::Upper(_, file) | Backing::Orphan(file) => file.clone(),
         }
     }
 
-    /// Who writes to it from now on writes to a copy. Below a file that somebody has open for writing is not run. To be called
-    /// under the lock of the view's state.
+    /// Reopens lower's file for reading alone; the next writer writes to a copy anyway. A file that is open for writing
+    /// below cannot be run there. To be called under the lock of the view's state.
     pub fn only_read(&self) {
         let below = match &*self.backing() {
             Backing::Lower(file) => file.clone(),
             Backing::Upper(..) | Backing::Orphan(_) => return,
         };
-        // One that nobody may read goes on as it is.
+        // A file that nobody may read stays open as it is.
         if let Ok(reading) = file::reopen(below.as_fd(), OFlags::RDONLY) {
             self.set_backing(Backing::Lower(Arc::new(reading)));
         }
@@ -250,12 +254,12 @@ impl OpenFile {
         }
     }
 
-    /// Whether it is nobody's, and this file.
+    /// True if it is an orphan, with this file.
     pub fn is_orphan(&self, file: &Arc<File>) -> bool {
         matches!(&*self.backing(), Backing::Orphan(now) if Arc::ptr_eq(now, file))
     }
 
-    /// What is read and written, where that is the file of this entry.
+    /// Returns the file that is read and written, if it belongs to this entry.
     pub fn upper_file(&self, id: UpperId) -> Option<Arc<File>> {
         match &*self.backing() {
             Backing::Upper(of, file) if *of == id => Some(file.clone()),
@@ -283,19 +287,19 @@ impl OpenFile {
         self.writers.fetch_add(usize::from(access == Access::Write), Ordering::SeqCst);
     }
 
-    /// A handle is about to go, once what was written through it is judged.
+    /// A handle is about to go, as soon as what was written through it is judged.
     pub fn begin_parting(&self, access: Access) {
         self.parting.fetch_add(1, Ordering::SeqCst);
         self.writers.fetch_sub(usize::from(access == Access::Write), Ordering::SeqCst);
     }
 
-    /// It has gone. Whether it was the last.
+    /// The handle has gone. Returns true if it was the last.
     pub fn part(&self) -> bool {
         self.parting.fetch_sub(1, Ordering::SeqCst);
         self.handles.fetch_sub(1, Ordering::SeqCst) == 1
     }
 
-    /// Whether no handle is left that is not about to go; to be asked under the lock of the view's state.
+    /// True if no handle is left but those about to go; to be asked under the lock of the view's state.
     pub fn is_unused(&self) -> bool {
         self.handles.load(Ordering::SeqCst) == self.parting.load(Ordering::SeqCst)
     }
@@ -317,7 +321,7 @@ impl Handle {
         self.written.load(Ordering::SeqCst)
     }
 
-    /// Whether it has the file of this entry open.
+    /// True if it has the file of this entry open.
     pub fn writes_to(&self, id: UpperId) -> bool {
         self.judged().is_some_and(|open| open.upper() == Some(id))
     }
@@ -326,7 +330,7 @@ impl Handle {
         self.is_written() || self.began.load(Ordering::SeqCst)
     }
 
-    /// Whether it was noted before.
+    /// Notes a write. Returns whether one had been noted before.
     pub fn note_written(&self) -> bool {
         self.written.swap(true, Ordering::SeqCst)
     }
@@ -335,7 +339,8 @@ impl Handle {
         self.rewrites.store(true, Ordering::SeqCst);
     }
 
-    /// Whether what it has written and what it is going to write are one content, of which neither goes with anything else.
+    /// True if what it has written and what it is about to write are one content, of which neither part goes with
+    /// anything else.
     pub fn is_in_the_midst(&self) -> bool {
         self.began.load(Ordering::SeqCst) || (self.is_written() && self.rewrites.load(Ordering::SeqCst))
     }
@@ -344,24 +349,25 @@ impl Handle {
         self.began.store(true, Ordering::SeqCst);
     }
 
-    /// What it writes could not be recorded: the next write must not take it for that, and what there is all the same is
-    /// judged at the release.
+    /// The entry that it writes to could not be recorded. The next write has to try again, and what is there all the same
+    /// is judged at the release.
     pub fn note_unrecorded(&self) {
         self.note_began();
         self.written.store(false, Ordering::SeqCst);
     }
 
-    /// Made or emptied the file and wrote nothing, so that only the release judges it.
+    /// True if it made or emptied the file and wrote nothing, so that only the release judges it.
     pub fn waits_for_release(&self) -> bool {
         self.began.load(Ordering::SeqCst) && !self.is_written()
     }
 
-    /// Lower as the writer knows it. A copy: under the state's lock somebody else may be about to change it.
+    /// Returns lower's stamp as the writer knows it, copied out: someone who holds the state's lock may be about to
+    /// change it.
     pub fn opened(&self) -> Option<Stamp> {
         *self.opened.lock()
     }
 
-    /// Lower was `before` and is `after` by our own doing, with the same content.
+    /// Our own doing has changed lower from `before` to `after`, with the same content.
     pub fn touched(&self, before: &Stamp, after: &Stamp) {
         let mut opened = self.opened.lock();
         if opened.is_some_and(|opened| same_content_stamp(&opened, before)) {
@@ -369,7 +375,8 @@ impl Handle {
         }
     }
 
-    /// Something of ours may have landed since the look that came before the open: what it has open is what it has opened.
+    /// A landing of ours may have come between the look before the open and the open itself: the stamp becomes that of
+    /// the file that is really open.
     fn opened_as(&self, open: &OpenFile) {
         if let Backing::Lower(file) = &*open.backing()
             && let Ok(meta) = Meta::of(file.as_fd())
@@ -378,7 +385,7 @@ impl Handle {
         }
     }
 
-    /// What it has open is lower's now.
+    /// The file that it has open is lower's now.
     pub fn landed(&self, landed: Stamp) {
         if !self.has_missed.load(Ordering::SeqCst) {
             *self.opened.lock() = Some(landed);
@@ -386,14 +393,15 @@ impl Handle {
         self.has_landed.store(self.access == Access::Write, Ordering::SeqCst);
     }
 
-    /// The same, with edits that others have made of what was there `before`: who has it open has not seen them.
+    /// The same for a landing merged with edits that others made to what was there `before`: the program behind the
+    /// handle has not seen those.
     pub fn landed_merged(&self, before: Stamp) {
         *self.opened.lock() = Some(before);
         self.has_missed.store(true, Ordering::SeqCst);
         self.has_landed.store(self.access == Access::Write, Ordering::SeqCst);
     }
 
-    /// What it wrote lands at `path`, and was judged against `old`: so is what it writes from now on (SPEC §4.1).
+    /// Its content lands at `path` and was judged against `old`, and so is what it writes from now on (SPEC §4.1).
     pub fn lands(&self, path: &RelPath, old: Option<Kept>) {
         let mut first = self.first.lock();
         if first.as_ref().is_none_or(|(of, _)| of != path) {
@@ -401,22 +409,22 @@ impl Handle {
         }
     }
 
-    /// Something else has landed where it did, or somebody has reviewed what it did.
+    /// Something else has landed where its content did, or a person has reviewed that content.
     pub fn begins_anew(&self) {
         *self.first.lock() = None;
     }
 
-    /// What was at `path` before it landed anything there.
+    /// Returns what was at `path` before this handle's content first landed there.
     pub fn first_at(&self, path: &RelPath) -> Option<Option<Kept>> {
         self.first.lock().as_ref().and_then(|(of, first)| (of == path).then_some(*first))
     }
 
-    /// The content that it needs for that.
+    /// The content that [`Self::first_at`] needs.
     pub fn needed_content(&self) -> Option<Digest> {
         self.first.lock().as_ref().and_then(|(_, first)| Some(first.as_ref()?.digest))
     }
 
-    /// Whether what was written through it has become lower's file, and it may write more.
+    /// True if what was written through it has become lower's file, and it may write more.
     pub fn has_landed(&self) -> bool {
         self.has_landed.load(Ordering::SeqCst)
     }
@@ -428,12 +436,12 @@ impl Handle {
         }
     }
 
-    /// By whom what was done through it counts as done: who opened it, with what wrote.
+    /// To whom what was done through it is attributed: its opener, with the program that wrote.
     pub fn actor(&self) -> Writer {
         Writer { written_by: self.seen.writer(self.opener.opened_by.as_ref()), ..self.opener.clone() }
     }
 
-    /// Reasons to hold that come with who has it open.
+    /// Reasons to hold that come with the program that has it open.
     pub fn because(&self) -> Vec<Reason> {
         if self.is_hooks { vec![Reason::Hook] } else { Vec::new() }
     }
@@ -445,7 +453,7 @@ impl Handle {
         }
     }
 
-    /// What is read, and whose that is.
+    /// Returns the file that is read, and which layer it belongs to.
     pub fn backing(&self) -> Backing {
         match &self.target {
             Target::Judged(open) => open.backing().clone(),
@@ -479,7 +487,7 @@ impl Overlay {
         caller: &Caller,
         opened: Option<Stamp>,
     ) -> HandleId {
-        // Reading needs nobody's name, nor does what nobody judges.
+        // The opener is looked up only for changes that are judged.
         let is_judged = flags.may_change() && matches!(target, Target::Judged(_));
         let (opener, seen) = match is_judged {
             false => (caller.writer(), Seen::default()),
@@ -525,19 +533,19 @@ impl State {
         self.handles.values().filter(move |handle| handle.node == node)
     }
 
-    /// What is open of an upper entry whose first name is `path`.
+    /// Returns the open file of an upper entry whose first name is `path`.
     pub(in crate::overlay) fn open_of(&self, id: UpperId, path: &RelPath) -> Option<&Arc<OpenFile>> {
         let node = self.node_strayed(id).or_else(|| self.nodes.at(path))?;
         self.nodes.open_on(node).filter(|open| open.upper() == Some(id))
     }
 
-    /// What is open on a node, whoever opened it.
+    /// Returns the file that is open on a node, judged or passed.
     pub(super) fn open_file(&self, node: NodeId) -> Option<Arc<File>> {
         let node = self.nodes.get(node).ok()?;
         let judged = node.open().map(|open| open.file());
         judged.or_else(|| node.passed().map(|passed| passed.file().clone()))
     }
-    /// Whether another file was renamed over a node that nobody has open.
+    /// True if another file was renamed over a node that nobody has open.
     pub(super) fn is_left(&self, node: NodeId) -> bool {
         let is_nameless = self.nodes.path(node).is_err() && self.open_file(node).is_none();
         is_nameless && self.nodes.get(node).is_ok_and(|node| node.left().is_some())

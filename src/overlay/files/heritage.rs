@@ -1,4 +1,4 @@
-//! Whose a new entry is, and what it takes over from its directory: group, set-group-id bit, default ACL.
+//! The owner of a new entry, and what it takes over from its directory: group, set-group-id bit, default ACL.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,7 +14,7 @@ use crate::sys::file::{self, FileKind, Meta, SET_GID, SET_ID};
 use crate::sys::tree::Place;
 use crate::sys::xattr::{self, ACCESS_ACL, DEFAULT_ACL};
 
-/// How long after its birth a file may have changed that was made a moment ago; each rename changes it.
+/// How long after its birth a file may have changed and still count as just made; each rename changes it.
 const NEW_SECONDS_MAX: i64 = 10;
 
 /// Owner, mode and ACL of an entry about to be made.
@@ -24,12 +24,12 @@ pub(in crate::overlay) struct Heritage {
     gid: u32,
     pub mode: u32,
     acl: Option<Acl>,
-    /// What a directory hands down in its turn.
+    /// What a new directory hands down in its turn.
     default: Option<Acl>,
 }
 
 impl Overlay {
-    /// What an entry that `caller` makes at `path` with `mode` begins with; `EPERM` where that needs a grant.
+    /// Returns what an entry that `caller` makes at `path` with `mode` begins with; `EPERM` if that needs a grant.
     pub(in crate::overlay) fn heritage(
         &self,
         path: &RelPath,
@@ -69,22 +69,23 @@ impl Overlay {
 }
 
 impl Heritage {
-    /// For what was made a moment ago in its directory in lower, which has handed down the ACL itself.
+    /// For an entry just made in its directory in lower, which has already handed down the ACL.
     pub fn give_made(&self, place: &Place, kind: FileKind) -> std::io::Result<()> {
         self.give_itself(open_made(place, kind)?.as_fd(), kind)
     }
 
-    /// By a descriptor to look at it: a FIFO, socket or device is not opened, and by the name another may stand there.
+    /// Through a descriptor that only refers to the entry: a FIFO, socket or device must not be opened, and its name may
+    /// lead to another entry by now.
     fn give_itself(&self, fd: BorrowedFd<'_>, kind: FileKind) -> std::io::Result<()> {
         self.give(|| file::set_owner(fd, Some(self.uid), Some(self.gid)))?;
         match kind {
             FileKind::Symlink => Ok(()),
-            // Last: a change of owner takes set-id bits away.
+            // Last, because a change of owner clears set-id bits.
             _ => file::set_mode(fd, self.mode),
         }
     }
 
-    /// The same for what is open.
+    /// The same for a file that is open.
     pub fn give_opened(&self, fd: BorrowedFd<'_>) -> std::io::Result<()> {
         let made = Meta::of(fd)?;
         let is_whose = (made.uid, made.gid) == (self.uid, self.gid);
@@ -94,18 +95,18 @@ impl Heritage {
         if is_whose && made.mode == self.mode { Ok(()) } else { file::set_mode(fd, self.mode) }
     }
 
-    /// For what was made elsewhere and comes to stand in that directory.
+    /// For a file made elsewhere, which then comes to stand in that directory.
     pub fn give_upper(&self, fd: BorrowedFd<'_>) -> std::io::Result<()> {
         self.give_lists(fd)?;
         self.give_opened(fd)
     }
 
-    /// The same where nobody has opened it.
+    /// The same for a node that is not open.
     pub fn give_upper_node(&self, place: &Place, kind: FileKind) -> std::io::Result<()> {
         self.give_all(place.open(OFlags::PATH)?.as_fd(), kind)
     }
 
-    /// For what has stood in that directory in lower all the time, and is made anew.
+    /// For a directory that lower has kept all the time, and that a program makes anew.
     pub fn give_anew(&self, place: &Place, kind: FileKind) -> std::io::Result<()> {
         let made = place.open(OFlags::PATH)?;
         xattr::clear(made.as_fd())?;
@@ -126,7 +127,7 @@ impl Heritage {
         Ok(())
     }
 
-    /// An unprivileged daemon serves only its own user, whose files need no giving.
+    /// An unprivileged daemon serves only its own user, whose files need no change of owner.
     fn give(&self, set_owner: impl FnOnce() -> std::io::Result<()>) -> std::io::Result<()> {
         match set_owner() {
             Err(err) if err.raw_os_error() == Some(libc::EPERM) && rustix::process::geteuid().as_raw() == self.uid => {
@@ -137,8 +138,8 @@ impl Heritage {
     }
 }
 
-/// What was made a moment ago under a name, and nothing else that somebody has put there since: that would be given away.
-/// Where no births are told, as far as it shows.
+/// Opens what was just made under a name, but nothing that someone has put there since: that would be given away. Where
+/// no birth times are told, only kind and links show the difference.
 fn open_made(place: &Place, kind: FileKind) -> std::io::Result<OwnedFd> {
     let made = place.open(OFlags::PATH)?;
     let meta = Meta::of(made.as_fd())?;
@@ -150,7 +151,7 @@ fn open_made(place: &Place, kind: FileKind) -> std::io::Result<OwnedFd> {
     }
 }
 
-/// The list that a directory's new entries begin with; none where there is none, or where lower knows no lists.
+/// Returns the ACL that new entries of a directory begin with; `None` if it has none, or if lower has no ACLs.
 fn default_acl(dir: BorrowedFd<'_>) -> std::io::Result<Option<Acl>> {
     match xattr::get(dir, OsStr::new(DEFAULT_ACL)) {
         Ok(value) => Ok(Acl::parse(&value)),

@@ -20,16 +20,17 @@ pub(super) struct Inode {
     pub path: Option<RelPath>,
     pub kind: FileKind,
     pub reached: Reached,
-    /// What it was when it was looked up.
+    /// Its attributes when it was looked up.
     pub before: Option<Meta>,
-    /// Of upper: the entry that has something lower has not.
+    /// The upper entry, if it has something that lower does not have.
     pub entry: Option<UpperId>,
-    /// What a writer who still has it open goes on writing to: landing that must not bring old attributes back.
+    /// The file that a writer still has open and goes on writing to: when it lands, it must not bring old attributes
+    /// back.
     twin: Option<Reached>,
 }
 
 impl Inode {
-    /// Of which nothing is told: the root, and what has no name.
+    /// An inode whose changes are not recorded: the root, and what has no name.
     fn untold(path: Option<RelPath>, kind: FileKind, reached: Reached) -> Self {
         Self { path, kind, reached, before: None, entry: None, twin: None }
     }
@@ -43,7 +44,7 @@ impl Inode {
         self.reached.meta().doing(|| self.doing("stat"))
     }
 
-    /// What has become of its mode, owner and times since it was looked up. A new owner may take set-id bits with him.
+    /// Returns how mode, owner and times have changed since it was looked up. A new owner may clear set-id bits as well.
     pub fn effects(&self, after: &Meta) -> Vec<Effect> {
         let Some(before) = self.before else { return Vec::new() };
         let mode = Effect::Mode { before: before.mode, after: after.mode };
@@ -67,13 +68,13 @@ impl Overlay {
     pub(super) fn inode_to_change(&self, node: NodeId) -> Result<Inode> {
         self.part_if_nameless(node)?;
         if self.state.lock().is_left(node) {
-            // Others may have it as well: see [`Self::change_left`].
+            // Other names may still lead to this inode, so it is not changed here: see `Self::change_left`.
             return Err(Error::Errno(libc::ESTALE));
         }
         self.inode_of(node)
     }
 
-    /// The inode whose attributes are those of a node.
+    /// Returns the inode that has the attributes of a node.
     pub(super) fn inode_of(&self, node: NodeId) -> Result<Inode> {
         let path = match self.path_there(node) {
             Err(err) if err.code() == libc::ENOENT => None,
@@ -112,7 +113,7 @@ impl Overlay {
         self.lower.place(path).and_then(Reached::at).doing(|| format!("open {path}"))
     }
 
-    /// The file of an upper entry that stands at `path`: by what a program has open of it, which saves a way through names.
+    /// Returns the file of an upper entry at `path`: the one that a program has open, if any, which saves walking to it.
     pub(super) fn reach_upper(&self, id: UpperId, path: &RelPath) -> Result<Reached> {
         let open = self.state.lock().open_of(id, path).and_then(|open| open.upper_file(id));
         match open {
@@ -121,7 +122,7 @@ impl Overlay {
         }
     }
 
-    /// The upper file of an entry that has landed and that a writer still has open; none once it is let go of.
+    /// Returns the upper file of an entry that has landed and that a writer still has open; `None` once it is let go of.
     fn twin(&self, id: UpperId) -> Result<Option<Reached>> {
         match Reached::at(self.store.upper_place(id)?) {
             Err(err) if err.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -129,8 +130,8 @@ impl Overlay {
         }
     }
 
-    /// Another file may be renamed over this one while it is asked for, and each time that the kernel looks again: then what
-    /// is left of this one is changed, opened for as long as that takes, and gone after that.
+    /// Another file may be renamed over this one while it is asked for, and again each time the kernel looks it up. Then
+    /// what is left of this one is changed: it is opened for as long as that takes, and gone afterwards.
     pub(super) fn change_left<T>(&self, node: NodeId, caller: &Caller, change: impl Fn() -> Result<T>) -> Result<T> {
         let changed = change();
         if !matches!(&changed, Err(err) if err.code() == libc::ESTALE) || !self.state.lock().is_left(node) {
@@ -141,7 +142,7 @@ impl Overlay {
         self.release(opened.handle).and(changed)
     }
 
-    /// What is frozen is not modified in any way (SPEC §6); when it was read last is none.
+    /// A frozen file is not modified in any way (SPEC §6); setting its access time modifies nothing.
     pub(super) fn check_not_frozen(&self, inode: &Inode, caller: &Caller) -> Result<()> {
         let Some(path) = &inode.path else { return Ok(()) };
         let by = self.writer(caller);
@@ -163,9 +164,9 @@ impl Overlay {
         inode.before.filter(Meta::is_file).map_or(Ok(false), |meta| self.has_judged_name(&meta))
     }
 
-    /// Lower has other times or attributes by our own doing: only others' acts count as external, end a window or make
-    /// what is being written stale. Whoever has saved the file at that very moment has done that himself. `mtime`: as it was
-    /// set.
+    /// Notes that lower's times or attributes changed by our own doing: only what others do counts as external, ends a
+    /// window or makes what is being written stale. If someone saved the file at that very moment, the change is theirs.
+    /// `mtime` is how it was set.
     pub(super) fn remember_changed(&self, inode: &Inode, after: &Meta, mtime: SetTime) {
         let (Some(path), Some(before)) = (&inode.path, inode.before) else { return };
         let has_same_content = || match mtime {
@@ -177,8 +178,8 @@ impl Overlay {
         }
     }
 
-    /// Whether lower has the content that it was known to have when it was like `before`. Of what nobody knows, or is too
-    /// large to be read for this, nothing else can be said.
+    /// True if lower has the content that it was known to have when it was like `before`; also true if that content is
+    /// unknown, or too large to be read for this.
     fn has_known_content(&self, path: &RelPath, before: &Meta) -> bool {
         let known = self.state.lock().digest_known(path, &before.stamp());
         let Some(known) = known else { return true };

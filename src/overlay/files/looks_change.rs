@@ -1,8 +1,8 @@
-//! Changing what a file looks like: mode, owner and extended attributes of what waits for review are judged with it, and so
-//! are those of a file of lower where a rule has its path reviewed (SPEC §4.7).
+//! Changes of mode, owner and extended attributes. Those of what waits for review are judged with it, and so are those of
+//! a file of lower if a rule has its path reviewed (SPEC §4.7).
 //!
-//! Such a file gets an entry of upper first, as by a write. What is about to change is noted before, and set while nobody
-//! judges or lands the entry; then it is judged. Refused, it looks as before.
+//! Such a file gets an upper entry first, as by a write. The attributes about to change are noted before, and set while
+//! the entry can be neither judged nor landed; then it is judged. If that is refused, it gets its old looks back.
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
@@ -27,11 +27,12 @@ use crate::sys::xattr;
 /// An entry whose looks are about to change.
 struct Changing<'a> {
     claimed: Claim<'a>,
-    /// None where they go to lower, which has landed.
+    /// `None` if there is nothing to judge or take back: the entry has landed, is structure, or only times change.
     was: Option<Was>,
 }
 
-/// What an entry looked like. Opened before the change: after it nothing but the disk may be in the way.
+/// The former looks of an entry. It is opened before the change, so that nothing but the disk can keep it from getting
+/// them back.
 struct Was {
     reached: Reached,
     looks: Looks,
@@ -39,8 +40,8 @@ struct Was {
 }
 
 impl Overlay {
-    /// Keeps an upper entry from landing while `change` sets these looks of it, and its times: a landing that has copied the
-    /// old ones would bring them back. A new empty file lands after its close, when programs set its mode and times.
+    /// Keeps an upper entry from landing while `change` sets these looks and its times: a landing that has copied the old
+    /// ones would bring them back. A new empty file lands after its close, just when programs set its mode and times.
     pub(super) fn change_looks(
         &self,
         node: NodeId,
@@ -62,7 +63,7 @@ impl Overlay {
         let Some(Changing { claimed, was }) = changing else { return changed };
         let id = claimed.id;
         drop(claimed);
-        // It may have landed just before; our claim kept its entry from being let go of then.
+        // It may have landed just before, and our claim has kept its entry from being let go then.
         self.evict(id);
         let Some(was) = was else { return changed };
         let judged = changed.and_then(|()| self.judge_looks(id, caller));
@@ -87,7 +88,7 @@ impl Overlay {
         }
     }
 
-    /// None where it was let go of meanwhile: lower has it, or another entry.
+    /// Returns `None` if the entry was let go meanwhile: lower has the file, or another entry does.
     fn claim_if_there(&self, id: UpperId) -> Result<Option<Claim<'_>>> {
         match self.claim(id) {
             Ok((_, claimed)) => Ok(Some(claimed)),
@@ -96,7 +97,7 @@ impl Overlay {
         }
     }
 
-    /// The entry that is to look otherwise. A file of lower gets one where a rule has its path reviewed.
+    /// Claims the entry whose looks are to change. A file of lower gets one if a rule has its path reviewed.
     fn claim_for_looks(&self, node: NodeId, looks: &OwnLooks, caller: &Caller) -> Result<Option<Changing<'_>>> {
         let by = self.writer(caller);
         loop {
@@ -133,7 +134,7 @@ impl Overlay {
         }
     }
 
-    /// None of a directory, FIFO, socket or device: what those look like is no part of their ids.
+    /// Returns `None` for a directory, FIFO, socket or device: their looks are no part of their ids.
     fn look_of(&self, id: UpperId, looks: &OwnLooks) -> Result<Option<Was>> {
         let row = self.state.lock().uppers.get(id).map(|upper| upper.row.clone()).ok_or(Error::Errno(libc::ESTALE))?;
         if row.what.is_structure() {
@@ -142,13 +143,13 @@ impl Overlay {
         let doing = || format!("look at {}", row.path());
         let reached = self.reach_upper(id, row.path())?;
         let meta = reached.meta().doing(doing)?;
-        // A new owner, or an access list, changes the mode as well.
+        // A new owner, or an ACL, changes the mode as well.
         let looks = OwnLooks { mode: true, ..looks.clone() }.values(Some(reached.as_fd()), &meta).doing(doing)?;
         Ok(Some(Was { reached, looks, noted: row.looks }))
     }
 
     fn note_change(&self, id: UpperId, looks: &OwnLooks) -> Result<()> {
-        // What is made anew is judged by what it looks like then, as long as nothing was noted of it.
+        // A new file is judged by the looks that it has then, as long as none were noted.
         let is_plain = |row: &UpperRow| row.is_new() && row.looks.is_none();
         if !self.state.lock().uppers.get(id).is_some_and(|upper| is_plain(&upper.row)) {
             self.note_own_looks(id, looks)?;
@@ -165,8 +166,8 @@ impl Overlay {
         Ok(())
     }
 
-    /// The rule that has mode, owner and attributes of a path of lower reviewed, as it has content (SPEC §4.7). By another
-    /// name of the file as well, but not through one where nobody judges.
+    /// Returns the rule that has mode, owner and attributes of a path of lower reviewed, as it has content (SPEC §4.7). A
+    /// rule for another name of the file counts as well, unless this path passes.
     fn gate_of_looks(&self, path: &RelPath, meta: &Meta, by: &Writer) -> Result<Option<HoldSource>> {
         let gate = |path: &RelPath| match self.action_on_content(path, meta.kind, by) {
             Action::Hold(rule) => Some(rule),
@@ -190,7 +191,8 @@ impl Overlay {
         }
     }
 
-    /// What waits, or is to, is judged with the looks that it has now; who has written to it as well has that judged.
+    /// Has an entry judged with the looks that it has now, unless a program has written to it as well: its close does
+    /// that.
     fn judge_looks(&self, id: UpperId, caller: &Caller) -> Result<()> {
         let is_to_judge = {
             let state = self.state.lock();
@@ -220,7 +222,7 @@ impl Was {
         }
         let owner = self.looks.owner.map(|(uid, gid)| self.reached.set_owner(Some(uid), Some(gid)));
         owner.transpose()?;
-        // Last: an owner takes set-id bits away. A symlink has none that anybody could change.
+        // Last, because a change of owner clears set-id bits. The mode of a symlink cannot be changed.
         let is_symlink = self.reached.meta()?.kind == FileKind::Symlink;
         let mode = self.looks.mode.filter(|_| !is_symlink);
         mode.map_or(Ok(()), |mode| self.reached.set_mode(mode))

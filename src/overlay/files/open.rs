@@ -23,9 +23,9 @@ use crate::sys::file::{FileKind, Meta};
 #[derive(Clone, Debug)]
 pub struct Opened {
     pub handle: HandleId,
-    /// What the kernel has cached of the content is still true.
+    /// True if the content that the kernel has cached is still valid.
     pub keep_cache: bool,
-    /// Nobody judges it: the kernel may read and write this file of lower itself.
+    /// Set if the file passes: the kernel may read and write this file of lower itself.
     pub passed: Option<Arc<Passed>>,
 }
 
@@ -33,7 +33,7 @@ pub struct Opened {
 pub(super) struct Look {
     epoch: u64,
     origin: Origin,
-    /// Lower's, where that was opened for the look.
+    /// Lower's file, if the look opened it.
     pub file: Option<File>,
 }
 
@@ -52,7 +52,7 @@ impl Overlay {
         self.open_if(node, flags, caller, |path, look| self.check_permission(path, look, flags, caller))
     }
 
-    /// The same for who is asked otherwise, of what was opened.
+    /// The same for a caller whose rights are checked elsewhere, on what was opened.
     pub(super) fn open_to_ask(&self, node: NodeId, flags: OpenFlags, caller: &Caller) -> Result<Opened> {
         self.open_if(node, flags, caller, |_, _| Ok(()))
     }
@@ -80,7 +80,7 @@ impl Overlay {
                 return Err(self.denied(&path, &self.doer(caller)));
             }
             let Some(look) = self.look_to_open(node, &path)? else {
-                // Renamed, or another file renamed over it, since its path was asked for.
+                // The node was renamed, or another file renamed over it, since its path was asked for.
                 continue;
             };
             if let Origin::Lower(meta) = &look.origin {
@@ -114,7 +114,7 @@ impl Overlay {
         Ok(Opened { handle: id, keep_cache, passed: None })
     }
 
-    /// With write access the kernel itself refuses before it asks us. So it does for `O_TRUNC` alone, but after the open,
+    /// With write access the kernel itself refuses before it asks us. For `O_TRUNC` alone it refuses only after the open,
     /// which has emptied the file by then.
     fn check_text_busy(&self, node: NodeId) -> Result<()> {
         let mut state = self.state.lock();
@@ -157,7 +157,7 @@ impl Overlay {
         }
     }
 
-    /// `file` has shown that the open is possible. It is kept where we are the ones who write.
+    /// `file` has shown that the open is possible. It is kept if we are to read and write it, not the kernel.
     fn add_passed_handle(
         &self,
         node: NodeId,
@@ -173,13 +173,14 @@ impl Overlay {
         self.add_handle(node, Target::Passed(PassedHandle::new(passed.clone(), flags, own)), flags, caller, None)
     }
 
-    /// What is at the path, for sure: `ESTALE` when it is no longer this node, which makes the kernel look it up anew.
-    /// None when the node is no longer at the path.
+    /// Returns what is at the path, if that is the file of this node. Otherwise `ESTALE`, which makes the kernel look the
+    /// name up anew. Returns `None` if the node is no longer at the path.
     fn look_to_open(&self, node: NodeId, path: &RelPath) -> Result<Option<Look>> {
         loop {
             let epoch = {
                 let mut state = self.state.lock();
-                // Whoever was told already that another file is there has looked since, and comes by this name.
+                // If the caller was told already that another file is there, the kernel has looked since and comes by
+                // this name.
                 if !state.nodes.was_told_replaced(path) && state.nodes.take_lost_name(node) {
                     return Err(Error::Errno(libc::ESTALE));
                 }
@@ -203,7 +204,7 @@ impl Overlay {
             let has_others = state.nodes.has_several_paths(node);
             let is_there = state.is_to_be_opened(node, path, &origin);
             drop(state);
-            // Where another of its names leads elsewhere by now, it may have been found by that.
+            // If another name of the node leads elsewhere by now, the kernel may have found it by that one.
             if is_there && !(has_others && self.drop_lost_names(node, Some(path))?) {
                 return Ok(Some(Look { epoch, origin, file }));
             }
@@ -214,17 +215,17 @@ impl Overlay {
         }
     }
 
-    /// By which of its names the kernel has found a node that has lost one nobody knows. When it looks again, the node is to
-    /// be where it is.
+    /// Takes a lost name from a node. By which of its names the kernel has found it is unknown, so the next is looked at,
+    /// too: when the kernel looks again, the node must be where its name says.
     fn leave_name(&self, node: NodeId, path: &RelPath) -> Result<()> {
         match self.drop_lost_name(node, path) {
             Ok(next) => self.look_to_open(node, &next).map(drop),
-            // It is found by none: the kernel's next look gives another node.
+            // No name leads to this node any more: the next lookup finds another one.
             Err(_) => Ok(()),
         }
     }
 
-    /// None where the view has something else there or has it open, or lower has nothing that can be opened.
+    /// Returns `None` if the view has something else there, the node is open, or lower has nothing that can be opened.
     fn open_if_lowers(&self, node: NodeId, path: &RelPath) -> Option<File> {
         let is_wanted = {
             let state = self.state.lock();
@@ -233,18 +234,18 @@ impl Overlay {
         is_wanted.then(|| self.lower.open_to_read(path).ok()).flatten()
     }
 
-    /// Whether what the kernel cached at the last open is still the content. When its idea of the size is stale, a read
-    /// right after the open would be cut short: it forgets that, too.
+    /// Returns whether the kernel's cache, filled since the last open, still has the content. If the attributes it knows
+    /// are stale, it forgets them: with an old size, a read right after the open would be cut short.
     fn keep_cache(&self, node: NodeId, below: Option<Stamp>) -> bool {
         let Some(stamp) = below else {
-            // Should it stand for lower again, the kernel has other content.
+            // Should the node stand for lower again, the kernel's cache has other content than that.
             self.state.lock().nodes.caches_upper(node);
             return true;
         };
         self.forget_older_attributes(node, &stamp);
         let known = self.state.lock().nodes.set_cached(node, &stamp);
         if known == Some(false) {
-            // Nothing may be watched here.
+            // The path may not be watched, so nothing else would report this change.
             self.doubt_node(node);
         }
         known == Some(true)
@@ -257,7 +258,7 @@ impl Overlay {
         }
     }
 
-    /// Whatever the watches have not told yet, or cannot tell.
+    /// Makes the kernel forget attributes that are out of date, if no watch has told it yet, or none can.
     fn forget_older_attributes(&self, node: NodeId, now: &Stamp) {
         let told = self.state.lock().nodes.told(node);
         if !told.is_at_most(now) {
@@ -265,8 +266,8 @@ impl Overlay {
         }
     }
 
-    /// Reached through `/proc/self/fd`, or its name was given to another file between the kernel's look and this open:
-    /// only what is or was open on it is left. `ESTALE` when nothing is: the kernel looks again.
+    /// The node is reached through `/proc/self/fd`, or its name was given to another file between the kernel's lookup and
+    /// this open: only what is or was open on it is left. `ESTALE` if nothing is: the kernel looks again.
     fn open_unlinked(&self, node: NodeId, flags: OpenFlags, caller: &Caller) -> Result<Opened> {
         let parted = self.state.lock().nodes.parted_at_open(node);
         match parted {
@@ -298,8 +299,8 @@ impl Overlay {
         }
     }
 
-    /// The node's shared open file, made where there is none, with one more handle counted on it. Counted under the lock
-    /// under which the last release lets go of it. None when the view has moved on since `epoch`.
+    /// Returns the node's shared open file, made if there is none, with one more handle counted on it: under the lock
+    /// under which the last release lets go of it. Returns `None` if the view has moved on since `epoch`.
     fn claim_file(
         &self,
         node: NodeId,
@@ -324,7 +325,7 @@ impl Overlay {
         let backing = match (file, origin) {
             (Some(file), Origin::Lower(_)) => Backing::Lower(Arc::new(file)),
             (_, origin) => match self.backing_of(path, &origin) {
-                // Let go of, or landed, between the look and the open.
+                // The entry was let go, or has landed, between the look and the open.
                 Err(err) if err.code() == libc::ENOENT && self.state.lock().epoch != epoch => return Ok(None),
                 other => other?,
             },
@@ -358,7 +359,7 @@ impl Overlay {
         self.create_here(parent, name, mode, flags, caller)
     }
 
-    /// For who has said that he acts in the directory.
+    /// For a caller that has already said that it acts in the directory.
     pub(in crate::overlay) fn create_here(
         &self,
         parent: NodeId,
@@ -380,12 +381,12 @@ impl Overlay {
         }
         let heritage = self.heritage(&path, FileKind::Regular, mode, caller)?;
         let new = NewFile { parent, name, path: &path, heritage: &heritage, flags, caller };
-        // Where a deletion waits for review lower has the name.
+        // If the name is hidden by a held deletion, lower still has it.
         let passes = action == Action::Pass && !matches!(origin, Origin::Hidden(_));
         if passes { self.create_passed(&new) } else { self.create_judged(&new) }
     }
 
-    /// Somebody made it below since the kernel looked.
+    /// The file was made below since the kernel looked.
     fn create_existing(
         &self,
         parent: NodeId,
@@ -399,14 +400,14 @@ impl Overlay {
         let entry = self.look_up(parent, name)?;
         let opened = match entry.attributes.meta.kind {
             FileKind::Regular => self.open(entry.node, flags, caller),
-            // The kernel takes no other answer to a creation, and what was opened for it would stay open. It looks again, and
-            // does with a directory, a link or a pipe what is done with these.
+            // The kernel accepts only a regular file as the answer to a creation, and would leave open what was opened
+            // for it. After `ESTALE` it looks again, and treats a directory, link or pipe as what it is.
             _ => Err(Error::Errno(libc::ESTALE)),
         };
         match opened {
             Ok(opened) => Ok((entry, opened)),
             Err(err) => {
-                // The kernel is told of no entry, and so will never forget it.
+                // The kernel never learns of this entry, and so will never forget it.
                 self.forget(entry.node, 1);
                 Err(err)
             }
@@ -424,7 +425,7 @@ impl Overlay {
         let file = File::from(fd);
         let passed = match self.claim_made(entry.node, &file, flags.access)? {
             Claimed::Passed(passed) => passed,
-            // Replaced by somebody else at this moment.
+            // Someone else is replacing it at this moment.
             Claimed::Judged(_) | Claimed::MovedOn => return Err(Error::Errno(libc::ESTALE)),
         };
         let handle = self.add_passed_handle(entry.node, &passed, Arc::new(file), flags, caller);
@@ -459,7 +460,7 @@ impl Overlay {
 }
 
 impl State {
-    /// Whether what is at a path of a node is what is opened by it.
+    /// True if what is at a path of a node is what an open of that node is to get.
     fn is_to_be_opened(&mut self, node: NodeId, path: &RelPath, origin: &Origin) -> bool {
         match origin {
             Origin::Lower(meta)

@@ -1,8 +1,9 @@
-//! What all the world may read: each backup is to know it of what it keeps.
+//! Whether every user may read a file, which each backup records of the content that it keeps.
 //!
-//! To ask every directory above for its list would take longer than a small save takes otherwise. So those that were found to let
-//! everybody through are remembered, each as it was then: a new mode or list moves its ctime. A change of a name in it moves
-//! its mtime to the same moment, and where somebody is at work the list is asked for again after a while only.
+//! Asking each directory above for its ACL would take longer than a small save does otherwise. So directories that were
+//! found to let everyone through are remembered as they were then: a new mode or ACL moves the ctime. A change of names
+//! in a directory moves its mtime to the same moment, and while such changes go on, the ACL is asked for again only after
+//! a while.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -16,14 +17,15 @@ use crate::overlay::judge::side::Side;
 use crate::overlay::{Overlay, Result};
 use crate::sys::file::Meta;
 
-/// How many directories are remembered; beyond that it begins anew.
+/// How many directories are remembered; beyond that all are forgotten.
 const PASSABLE_MAX: usize = 4096;
 
-/// How long ago a directory must have changed for its ctime to tell of the next change: what changes within one tick of the
-/// kernel's clock has one ctime.
+/// How long ago a directory must have changed for its ctime to reveal the next change: all changes within one tick of the
+/// kernel's clock get the same ctime.
 const SETTLED_AFTER: Duration = Duration::from_millis(100);
 
-/// So long a directory in which names change is taken to have no list yet. One that is given by the view counts at once.
+/// How long a directory in which names change is assumed to have no ACL yet. One that is set through the view counts at
+/// once.
 const UNLISTED_FOR: Duration = Duration::from_millis(20);
 
 /// Directories of lower that let everybody through. A leaf.
@@ -33,13 +35,13 @@ pub(in crate::overlay) struct Passable(Mutex<Known>);
 #[derive(Default)]
 struct Known {
     dirs: HashMap<InodeKey, Looked>,
-    /// How often a list was given by the view: who has looked before knows nothing.
+    /// How often an ACL was set through the view: what was looked at before that is not learned.
     lists_given: u64,
 }
 
 struct Looked {
     at: Instant,
-    /// None where its ctime tells nothing yet.
+    /// `None` while its ctime cannot reveal the next change.
     settled: Option<Stamp>,
 }
 
@@ -70,7 +72,7 @@ impl Passable {
         known.dirs.insert(dir.key(), looked);
     }
 
-    /// Something in the view has been given a list of who may do what, or has it no more.
+    /// Something in the view was given an ACL, or has lost it.
     pub(super) fn list_given(&self) {
         let mut known = self.0.lock();
         known.dirs.clear();
@@ -79,7 +81,7 @@ impl Passable {
 }
 
 impl Overlay {
-    /// Whether all the world could read what is at a path: neither a mode there or on the way keeps anybody out, nor a list.
+    /// True if every user could read what is at a path: no mode and no ACL, there or on the way, keeps anyone out.
     pub(in crate::overlay) fn is_for_all(&self, path: &RelPath, there: &Side) -> bool {
         has_for_all(there.mode, 0o4) && !there.listed().may_keep_out() && self.is_way_open(path).unwrap_or(false)
     }
@@ -124,7 +126,7 @@ fn lets_all_through((meta, acl): &(Meta, Option<Acl>)) -> bool {
     acl.is_none() && has_for_all(meta.mode, 0o1)
 }
 
-/// Whether a mode gives this bit to the group and to all others.
+/// True if a mode gives this bit to the group and to all others.
 fn has_for_all(mode: u32, bit: u32) -> bool {
     mode & mode >> 3 & bit != 0
 }

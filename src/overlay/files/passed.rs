@@ -1,20 +1,21 @@
-//! Files that nobody judges, while they are open: the kernel reads and writes lower itself where it can.
+//! Files that pass, while they are open: the kernel reads and writes lower itself where it can.
 //!
 //! ```text
 //!   open, create: claim_passed                        released by the last: let go of
 //!   nothing ─────────────────────► Passed (on the node) ──────────────────────────► nothing
 //!                                    │ its path is judged now: part
-//!                                    └──────────────────────► nameless, for who has it open; the path is another node's
+//!                                    └──────────────────────► nameless: its handles keep it, the path is another node's
 //! ```
 //! What the kernel writes by itself is never seen here, and its mappings outlive their descriptors. So an inode that is
-//! open this way never comes to stand at a judged path: a file that is renamed there is copied ([`Overlay::rename`]), a
-//! directory of files that somebody still writes stays where it is, and a `reload` gives what is judged from then on
-//! inodes of their own. A file with a judged name is judged under all of its names; where the view shows something else
-//! at that name, or nothing, it is lower that gets another inode there, before the first write.
+//! open this way never comes to stand at a judged path: a file renamed there is copied ([`Overlay::rename`]), a directory
+//! with files that are still being written stays where it is, and a `reload` gives inodes of their own to the files that
+//! are judged from then on. A file with a judged name is judged under all of its names. If the view hides that name, or
+//! shows something else there, it is lower that gets another inode at the name, before the first write.
 //!
 //! Invariant: a node is open for judging or passed, never both: the kernel keeps one way for each inode while any
 //! descriptor is open, and answers another with EIO. One that is open for judging stays so until its last release,
-//! wherever it is renamed to, and lands where nobody judges; one that passes and must be judged is parted from its names.
+//! wherever it is renamed to, and lands even at a path that passes; one that passes and must be judged is parted from its
+//! names.
 
 use std::any::Any;
 use std::fs::File;
@@ -34,25 +35,26 @@ use crate::sys::OFlags;
 use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::lease;
 
-/// What all handles on one node share that nobody judges.
+/// What all handles on one passing node share.
 pub struct Passed {
     key: InodeKey,
-    /// For whatever wants no write access: one held open would keep others from executing the file.
+    /// For whatever needs no write access: a descriptor that can write would keep others from executing the file.
     file: Arc<File>,
-    /// What the kernel knows the file by, made and understood by who serves the view. None: it would not have it.
+    /// What the kernel knows the file by, made and understood by the layer that serves the view. `None` if the kernel
+    /// refused it.
     registration: OnceLock<Option<Registration>>,
     handles: AtomicUsize,
-    /// Its names are another node's. What the kernel still opens by it is to be looked up anew.
+    /// Its names belong to another node. What the kernel still opens by this one has to be looked up anew.
     parted: AtomicBool,
 }
 
-/// A thing of whoever serves the view, dropped when the last handle is released.
+/// An object of the layer that serves the view, dropped when the last handle is released.
 pub type Registration = Box<dyn Any + Send + Sync>;
 
 /// What an open finds on a node.
 pub(super) enum Claimed {
     Passed(Arc<Passed>),
-    /// It is open for judging, and stays so while it is.
+    /// The node is open for judging, and stays so until its last release.
     Judged(Arc<OpenFile>),
     /// Replaced or renamed meanwhile: look again.
     MovedOn,
@@ -69,8 +71,8 @@ impl Passed {
         })
     }
 
-    /// The registration, made by `register` for the first who asks: all handles must be answered with the same one, or
-    /// all without.
+    /// Returns the registration, made by `register` for the first caller: all handles must be answered with the same one,
+    /// or all without one.
     pub fn registration(&self, register: impl FnOnce(BorrowedFd<'_>) -> Option<Registration>) -> Option<&Registration> {
         self.registration.get_or_init(|| register(self.file.as_fd())).as_ref()
     }
@@ -83,12 +85,12 @@ impl Passed {
         self.parted.load(Ordering::SeqCst)
     }
 
-    /// A descriptor as an open of these flags gives it. Readers share one, so that opening for reading costs no more than
-    /// a look.
+    /// Returns the descriptor that an open with these flags gets. Readers share one, so that opening for reading costs no
+    /// more than a look.
     pub(super) fn descriptor(&self, flags: OpenFlags) -> Result<Arc<File>> {
         let doing = || "open a file that nobody judges".to_owned();
         if flags.is_direct() {
-            // The kernel opens lower so, too, and would answer EIO where its file system has no such thing.
+            // The kernel opens lower with it, too, and would answer EIO if that file system does not support it.
             file::reopen(self.file.as_fd(), OFlags::RDONLY | OFlags::NONBLOCK | OFlags::DIRECT).doing(doing)?;
         }
         match flags.may_change() {
@@ -136,23 +138,23 @@ impl std::fmt::Debug for Passed {
 }
 
 impl Overlay {
-    /// Whether the kernel reads and writes such files itself, or asks us.
+    /// True if the kernel reads and writes such files itself; otherwise it asks us.
     pub fn passes_through(&self) -> bool {
         self.passes_through.load(Ordering::Relaxed)
     }
 
-    /// What came of asking the kernel; once, when the mount stands.
+    /// Notes what the kernel has agreed to; called once, when the mount stands.
     pub fn set_passes_through(&self, passes: bool) {
         self.passes_through.store(passes, Ordering::Relaxed);
     }
 
-    /// How many file systems lie below a mount that hands files of lower to the kernel.
+    /// Returns how many file systems lie below a mount that hands files of lower to the kernel.
     pub fn stack_depth(&self) -> Result<u32> {
         let stacked = file::is_stacked(self.lower.root()).doing(|| "ask for lower's file system".to_owned())?;
         Ok(if stacked { 2 } else { 1 })
     }
 
-    /// The path a node is opened by: a judged name if it has one, which then is its first.
+    /// Returns the path that a node is opened by: a judged name if it has one, which then becomes its first.
     pub(super) fn path_for_open(&self, node: NodeId) -> Result<(RelPath, Action)> {
         let paths = self.state.lock().nodes.paths(node)?;
         let first = paths.first().ok_or(Error::Errno(libc::ENOENT))?.clone();
@@ -170,9 +172,10 @@ impl Overlay {
         Ok((first, action))
     }
 
-    /// Before a file with names that the kernel has not asked for is written: whether one of them is judged. One that the
-    /// view shows is the node's from now on. What the view hides or shows as something else waits for review, and lower
-    /// keeps what it has there: that gets an inode of its own. Either way the file is to be looked at anew.
+    /// Before a file with names that the kernel has not asked for is written: returns whether one of them is judged. One
+    /// that the view shows becomes a name of the node. One that the view hides, or shows as something else, waits for
+    /// review, and lower keeps what it has there: that gets an inode of its own. Either way the caller must look at the
+    /// file anew.
     pub(super) fn finds_judged_name(&self, node: NodeId, meta: &Meta) -> Result<bool> {
         let links = self.links_below(meta);
         let known = self.state.lock().nodes.get(node)?.names.len();
@@ -189,7 +192,7 @@ impl Overlay {
         Ok(!judged.is_empty())
     }
 
-    /// Whether the view has a node at a path, which then is a name of it.
+    /// Returns whether the view has this node at a path, which then is one of its names.
     fn takes_name(&self, node: NodeId, path: &RelPath) -> Result<bool> {
         match self.learn_name(path) {
             Err(err) if matches!(err.code(), libc::ENOENT | libc::ENOTDIR | libc::ESTALE) => Ok(false),
@@ -197,12 +200,12 @@ impl Overlay {
         }
     }
 
-    /// Whether a file of lower has a name beside others that is judged, whatever the view shows there.
+    /// Returns whether a file of lower with several names has a judged one, whatever the view shows there.
     pub(in crate::overlay) fn has_judged_name(&self, meta: &Meta) -> Result<bool> {
         Ok(meta.links > 1 && self.judged_name_below(meta, |_| true)?.is_some())
     }
 
-    /// The same of a file that passes and has no name in the view any more.
+    /// [`Self::finds_judged_name`] for a passing file that has no name in the view any more.
     pub(super) fn left_has_judged_name(&self, node: NodeId) -> Result<bool> {
         let file = {
             let state = self.state.lock();
@@ -226,7 +229,7 @@ impl Overlay {
         Ok(names)
     }
 
-    /// A name of an inode of lower that is judged and `is_wanted`. Walks no directory that passes with all that is in it,
+    /// Returns a judged name of an inode of lower that `is_wanted`. Skips directories that pass with everything in them,
     /// where most files lie.
     pub(in crate::overlay) fn judged_name_below(
         &self,
@@ -236,7 +239,7 @@ impl Overlay {
         let mut dirs = vec![RelPath::root()];
         while let Some(dir) = dirs.pop() {
             let entries = match self.lower.list(&dir) {
-                // Removed while we walked, or not ours to look into: nothing in it is reached by this view.
+                // Removed during the walk, or not readable for us: nothing in it is reached by this view.
                 Err(err) if matches!(err.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::EACCES)) => continue,
                 listed => listed.doing(|| format!("list {dir}"))?,
             };
@@ -263,12 +266,12 @@ impl Overlay {
         Ok(None)
     }
 
-    /// Has the nodes know a name as if the kernel had asked for it.
+    /// Makes a name known to the nodes as if the kernel had asked for it.
     pub(in crate::overlay) fn learn_name(&self, path: &RelPath) -> Result<()> {
         self.walk(path).map(drop)
     }
 
-    /// One more handle on what `node` passes, which is at `path` as `meta` says. Counted under the lock under which the
+    /// Counts one more handle on what `node` passes, which is at `path` as `meta` says: under the lock under which the
     /// last release lets go of it.
     pub(super) fn claim_passed(
         &self,
@@ -281,7 +284,7 @@ impl Overlay {
         {
             let mut state = self.state.lock();
             if state.epoch != epoch {
-                // A judged name may have come to be shown since it was looked for.
+                // The view may show a judged name by now that it did not have during the search.
                 return Ok(Claimed::MovedOn);
             }
             if let Some(claimed) = state.claim_open(node, meta.key(), access)? {
@@ -303,7 +306,7 @@ impl Overlay {
         Ok(Claimed::Passed(passed))
     }
 
-    /// A file that was just made, with its first handle.
+    /// Claims a file that was just made, for its first handle.
     pub(super) fn claim_made(&self, node: NodeId, made: &File, access: Access) -> Result<Claimed> {
         let doing = || "open a new file".to_owned();
         let key = Meta::of(made.as_fd()).doing(doing)?.key();
@@ -321,7 +324,7 @@ impl Overlay {
         Ok(Claimed::Passed(passed))
     }
 
-    /// What was looked at before; none where something else is there by now.
+    /// Opens what was looked at before; returns `None` if something else is there by now.
     fn open_seen(&self, path: &RelPath, meta: &Meta) -> Result<Option<File>> {
         let file = match self.open_to_pass(path) {
             Err(err) if crate::sys::tree::is_absent(&err) => return Ok(None),
@@ -331,7 +334,8 @@ impl Overlay {
         Ok(is_it.then_some(file))
     }
 
-    /// For reading; where the mode forbids that to an ordinary user's daemon, as a mere name of the inode.
+    /// Opens a file for reading or, if its mode forbids that to an ordinary user's daemon, as a mere reference to the
+    /// inode.
     fn open_to_pass(&self, path: &RelPath) -> std::io::Result<File> {
         match self.lower.open_to_read(path) {
             Err(err) if err.raw_os_error() == Some(libc::EACCES) => {
@@ -341,8 +345,8 @@ impl Overlay {
         }
     }
 
-    /// What is open on a node without a name, or was at the name it had, with one more handle. Moved on where nothing is
-    /// left: what the kernel wants to open is another node by now.
+    /// Claims what is open on a node without a name, or what stood at its name before. `MovedOn` if nothing is left: what
+    /// the kernel wants to open is another node by now.
     pub(super) fn claim_left(&self, node: NodeId, access: Access) -> Result<Claimed> {
         let mut state = self.state.lock();
         let found = state.nodes.get(node)?;
@@ -371,7 +375,7 @@ impl Overlay {
         })
     }
 
-    /// One handle less.
+    /// Counts one handle less.
     pub(super) fn let_go(&self, node: NodeId, passed: &Passed) {
         let mut state = self.state.lock();
         if passed.handles.fetch_sub(1, Ordering::SeqCst) == 1 {
@@ -379,8 +383,8 @@ impl Overlay {
         }
     }
 
-    /// After a change of rules: what somebody may still write past us, and is judged from now on, gets an inode of its
-    /// own, with the content of this moment.
+    /// After a change of rules: files that are judged from now on, and that a program may still write without asking us,
+    /// get inodes of their own, with the content of this moment.
     pub(in crate::overlay) fn part_from_passed(&self, before: &Policy) -> Result<()> {
         let files = self.state.lock().nodes.files();
         for node in files {
@@ -408,11 +412,12 @@ impl Overlay {
         Ok(())
     }
 
-    /// The names of a file, and of one that the kernel may write by itself those that it has not asked for.
+    /// Returns the names of a file; if the kernel may write it by itself, also the judged ones that the kernel has not
+    /// asked for.
     fn all_names(&self, node: NodeId) -> Result<Vec<RelPath>> {
         let (mut names, is_written) = {
             let state = self.state.lock();
-            // One that the kernel has forgotten since is open nowhere.
+            // A node that the kernel has forgotten since is open nowhere.
             let Ok(found) = state.nodes.get(node) else { return Ok(Vec::new()) };
             let paths = found.names.iter().filter_map(|name| state.nodes.child_path(name.parent, &name.name).ok());
             (paths.collect::<Vec<_>>(), found.written_past || found.passed().is_some())
@@ -425,13 +430,13 @@ impl Overlay {
         Ok(names)
     }
 
-    /// After a change of rules: nobody looks at what is written from now on to what passes, so that it is another says
-    /// nothing of who changed it.
+    /// After a change of rules: writes to what passes go unseen from now on, so other content there would not tell who
+    /// changed it.
     pub(in crate::overlay) fn forget_what_passes(&self) {
         self.forget_what_passes_within(&[&RelPath::default()]);
     }
 
-    /// The same where directories have come to.
+    /// The same for what lies in directories that have been moved to these paths.
     pub(in crate::overlay) fn forget_what_passes_within(&self, dirs: &[&RelPath]) {
         let is_there = |path: &&RelPath| dirs.iter().any(|dir| path.is_within(dir));
         let known: Vec<RelPath> = self.state.lock().seen.keys().filter(is_there).cloned().collect();
@@ -443,12 +448,12 @@ impl Overlay {
         }
     }
 
-    /// Who has the file of lower at `path` open, or another name for it, keeps the inode; the path gets another with the
-    /// content of this moment. What waits for review there is a change of that.
+    /// The path gets another inode, with the content of this moment; open handles on lower's file, under this or another
+    /// name, keep the old one. A held change at the path becomes a change of the new one.
     fn give_own_inode(&self, path: &RelPath) -> Result<()> {
         let upper = self.state.lock().uppers.at(path);
         let _claimed = match upper.map(|id| self.claim(id)).transpose() {
-            // It was decided about a moment ago.
+            // What was held there has just been decided about: nothing is left to claim.
             Err(Error::Errno(libc::ESTALE)) => None,
             claimed => claimed?,
         };
@@ -474,7 +479,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// Whether somebody has the file of lower at `path` open for writing, or mapped so. True where nobody can tell.
+    /// True if lower's file at `path` is open or mapped for writing, or if that cannot be told.
     pub(in crate::overlay) fn is_written_below(&self, path: &RelPath) -> Result<bool> {
         match self.lower.open_to_read(path) {
             Err(err) if crate::sys::tree::is_absent(&err) => Ok(false),
@@ -485,7 +490,7 @@ impl Overlay {
 }
 
 impl State {
-    /// One more handle on what the node has open already.
+    /// Counts one more handle on what the node has open already.
     fn claim_open(&mut self, node: NodeId, key: InodeKey, access: Access) -> Result<Option<Claimed>> {
         let found = self.nodes.get(node)?;
         Ok(match (found.open(), found.passed()) {
@@ -503,7 +508,7 @@ impl State {
         })
     }
 
-    /// Takes its names from a node that passes: they stand for another from now on, and who has it open keeps it.
+    /// Takes the names from a node that passes: they stand for another one from now on, and open handles keep this one.
     pub(in crate::overlay) fn part_if_passed(&mut self, node: NodeId) -> bool {
         let Ok(found) = self.nodes.get(node) else { return false };
         let Some(passed) = found.passed() else { return false };

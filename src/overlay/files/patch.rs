@@ -4,10 +4,10 @@
 //!   open, look ──► stage new files ──► one transaction: the view shows all ──► judge each
 //!         └── refused, failed, killed: as before ──┘          └── killed: held, as interrupted
 //! ```
-//! New content is complete in `stage/` before anything shows it. One database transaction makes the entries, and under the
-//! lock of that moment the view shows them all; no failure and no death leaves some. What follows is each file's own: it is
-//! judged as if a program had just closed it, and lands, or waits for review, which is also what becomes of one that
-//! cannot land. Permission programs are asked of every file before the first is shown.
+//! New content is complete in `stage/` before anything shows it. One database transaction makes the entries, and under
+//! the same lock the view shows them all; no failure and no crash leaves only some. From then on each file is on its own:
+//! it is judged as if a program had just closed it, and lands or is held; one that cannot land is held as well.
+//! Permission programs are asked about every file before the first is shown.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -38,7 +38,7 @@ use crate::sys::file::{self, Meta};
 #[derive(Clone, Debug)]
 pub struct Rewrite {
     pub path: RelPath,
-    /// Of the content that the new one was made of.
+    /// The digest of the content that the new one was made from.
     pub base: Digest,
     pub content: Vec<u8>,
 }
@@ -46,14 +46,14 @@ pub struct Rewrite {
 #[derive(Clone)]
 pub struct RewriteHow<'a> {
     pub caller: Caller,
-    /// Whether who asks may write a file: asked of each that is open for it.
+    /// True if the caller may write a file; asked of each one that is opened.
     pub may_write: &'a dyn Fn(&Shown) -> bool,
     pub dry_run: bool,
 }
 
 /// How often an open is tried again because the path became another node.
 const OPENS_MAX: usize = 4;
-/// Events that are looked through for those of the files that were just judged.
+/// How many events are searched for those of the files that were just judged.
 const EVENTS_LOOKED_AT: u64 = 2000;
 
 /// One file of the patch, open until this is dropped.
@@ -68,16 +68,16 @@ struct Writing<'a> {
     overlay: &'a Overlay,
     rewrite: &'a Rewrite,
     handle: Arc<Handle>,
-    /// Writes that were done before `old` was read.
+    /// How many writes were done before `old` was read.
     version: u64,
     /// What the view showed then.
     old: Vec<u8>,
     was: Meta,
-    /// Closes it.
+    /// Closes the file when dropped.
     _open: OpenRewrite<'a>,
 }
 
-/// New content of a file, complete, which nothing shows yet. Dropped, it is gone.
+/// New content of a file, complete, which nothing shows yet. Dropping it removes it.
 struct Staged<'a> {
     writing: &'a Writing<'a>,
     open: &'a Arc<OpenFile>,
@@ -117,7 +117,7 @@ impl Overlay {
         let staged = writing.iter().map(|one| one.stage(&how.caller)).collect::<Reviewed<Vec<_>>>()?;
         let seq = self.store.last_seq().map_err(|err| self.nothing_written(&err.into()))?;
         let shown = self.show_all(staged)?;
-        // One request is one operation, whatever who asks has written a moment ago or asks for next.
+        // One request is one operation, whatever the caller has written a moment ago or asks for next.
         self.go_ends(how.caller.pid);
         let settled: Vec<_> = writing.iter().zip(&shown).map(|(one, id)| one.judge(*id)).collect();
         self.go_ends(how.caller.pid);
@@ -163,7 +163,7 @@ impl Overlay {
         }
     }
 
-    /// ESTALE when something else is at the path by now.
+    /// Returns ESTALE if something else is at the path by now.
     fn open_what_may_be_written<'a>(&'a self, path: &'a RelPath, how: &RewriteHow<'_>) -> Result<OpenRewrite<'a>> {
         let epoch = self.state.lock().epoch;
         let walked = self.walk(path)?;
@@ -176,7 +176,8 @@ impl Overlay {
 
     /// The commit point: the view shows all of them, or none.
     fn show_all(&self, mut staged: Vec<Staged<'_>>) -> Reviewed<Vec<UpperId>> {
-        // Each once, and in one order, whatever the patch's: no patch waits for itself, nor two for each other.
+        // Each once, and in an order that does not depend on the patch: no patch waits for itself, nor two for each
+        // other.
         let order: HashMap<NodeId, usize> = staged.iter().map(|one| one.open.node).zip(0..).collect();
         staged.sort_by_key(|one| one.open.node);
         let copying: Vec<MutexGuard<'_, ()>> = staged.iter().map(|one| one.open.copying.lock()).collect();
@@ -208,13 +209,13 @@ impl Overlay {
         Ok(placed.into_iter().map(|(_, id)| id).collect())
     }
 
-    /// What waits for review in these files goes with the patch, and nobody else has it.
+    /// Keeps what waits for review in these files: the patch replaces it, and there is no other copy.
     fn keep_what_waits(&self, staged: &[Staged<'_>]) -> Result<Vec<(StagedContent, Backup)>> {
         let kept = staged.iter().map(|one| self.keep_replaced_content(one.open.upper(), &one.writing.handle.opener));
         kept.filter_map(Result::transpose).collect()
     }
 
-    /// What has been recorded since; an event that cannot be read costs a name in the answer.
+    /// Returns the events recorded since; if one cannot be read, the answer lacks a name.
     fn events_of(&self, seq: u64) -> Vec<Event> {
         let events = self.store.events_after(seq, EVENTS_LOOKED_AT, std::time::Duration::ZERO);
         events.ok().flatten().unwrap_or_default()
@@ -240,8 +241,8 @@ impl Overlay {
 }
 
 impl State {
-    /// The entry that a file is to have; a refusal where it is not what it was when it was looked at.
-    /// `claimed` are the entries that nobody judges, renames or reviews meanwhile.
+    /// Returns the entry that a file is to have, or a refusal if it is not what it was when it was looked at. `claimed`
+    /// are the entries that cannot be judged, renamed or reviewed meanwhile.
     fn row_for(&self, one: &Staged<'_>, claimed: &[UpperId]) -> Reviewed<UpperRow> {
         let Staged { writing, open, new, .. } = one;
         let path = &writing.rewrite.path;
@@ -278,7 +279,7 @@ impl State {
         let synced = before.is_some_and(|upper| upper.synced && upper.has_row());
         self.uppers.insert(Upper { moved_on, synced, ..Upper::written(row) });
         self.epoch += 1;
-        // Whoever has looked at the content before must look again.
+        // Counts as a write: a judge that has looked at the content must look again.
         drop(open.begin_write());
         open.set_backing(Backing::Upper(new.keep(), file));
         open.dirty.store(true, Ordering::SeqCst);
@@ -286,7 +287,7 @@ impl State {
 }
 
 impl<'a> Writing<'a> {
-    /// What nobody judges is written where it stands, and cannot be shown together with others.
+    /// Refuses a file that passes: it is written where it stands, and cannot be shown together with others.
     fn check_judged(&self) -> Reviewed<()> {
         match self.handle.judged() {
             Some(_) => Ok(()),
@@ -316,12 +317,12 @@ impl<'a> Writing<'a> {
         Ok(Staged { writing: self, open, new, file })
     }
 
-    /// Whether so much more may be held or written to (`limits`).
+    /// Checks that so much more may be held, or written to what is held (`limits`).
     fn check_limits(&self, open: &OpenFile) -> Reviewed<()> {
         let Rewrite { path, content, .. } = self.rewrite;
         let length = content.len() as u64;
         let checked = match open.upper() {
-            // What has an entry gets no further one, and what only replaces its content needs no more room.
+            // A file with an entry gets no second one, and replacing its content needs no further room.
             Some(_) => self.overlay.check_room_in(&self.handle.readable(), Extent { begins: Position::At(0), length }),
             None => self.overlay.check_may_change(length),
         };
@@ -335,8 +336,8 @@ impl<'a> Writing<'a> {
         })
     }
 
-    /// As at the close of a program's descriptor. What cannot land waits for review, and what cannot wait either is in the
-    /// view all the same, and is tried again.
+    /// Judges a file as at the close of a program's descriptor. What cannot land is held; what cannot be held either is
+    /// in the view all the same, and is tried again.
     fn judge(&self, id: UpperId) -> Result<Settled> {
         let settled = self.overlay.settle_written(id, &self.handle);
         match settled {
@@ -353,13 +354,13 @@ impl<'a> Writing<'a> {
         }
     }
 
-    /// In place, as a program would; what was there is put back where that fails.
+    /// Writes in place, as a program would, and puts the old content back if that fails.
     fn write_past(&self, caller: &Caller) -> Reviewed<Outcome> {
         let Rewrite { path, content, .. } = self.rewrite;
         let put = |bytes: &[u8]| {
             let extent = Extent { begins: Position::At(0), length: bytes.len() as u64 };
             self.overlay.change_content(&self.handle, Keep::Content, (caller, extent), |file| {
-                // Cut afterwards: the room that the old bytes had is still there for them.
+                // Cut only afterwards: until then the old bytes keep their room, and can be put back.
                 file.write_all_at(bytes, 0)?;
                 file.set_len(bytes.len() as u64)?;
                 drop_set_id(file, caller)
@@ -375,7 +376,7 @@ impl<'a> Writing<'a> {
         Ok(self.facts(Done::Landed))
     }
 
-    /// What is known of it whatever becomes of it.
+    /// Returns what is known of a file, whatever becomes of it.
     fn facts(&self, done: Done) -> Outcome {
         let Rewrite { path, content, .. } = self.rewrite;
         let counts = measure(&self.old, content);
@@ -412,14 +413,15 @@ impl<'a> Writing<'a> {
                 Ok(Outcome { backup, operation, ..self.facts(Done::Landed) })
             }
             Ok(Settled::Held(id)) => Ok(self.held(id)),
-            // Refused only after all were shown, having been let through before: the others are what they are.
+            // Refused only now that all are shown, though it was let through before: the others are what they are.
             Err(Error::Denied) => Err(self.overlay.not_written(path, &Error::Denied)),
-            // Written by somebody else at this moment, who has it judged; or nothing can be recorded, and it is tried again.
+            // Either another program writes it at this moment, and its close has it judged; or nothing can be recorded
+            // now, and it is tried again.
             Ok(Settled::Postponed) | Err(_) => Ok(self.facts(Done::Held)),
         }
     }
 
-    /// Counted against what the project has, as a review tells it.
+    /// Counted against what the project has, as a review shows it.
     fn held(&self, id: ChangeId) -> Outcome {
         let rows = self.overlay.held_rows().into_iter();
         let held = rows.filter_map(|row| row.held).find(|held| held.id == id);
@@ -429,7 +431,7 @@ impl<'a> Writing<'a> {
     }
 }
 
-/// Names of one inode are one change (SPEC §7.8): it cannot have two new contents.
+/// Names of one inode are one change (SPEC §4.7): it cannot have two new contents.
 fn check_each_once(writing: &[Writing<'_>]) -> Reviewed<()> {
     let mut names: HashMap<NodeId, &RelPath> = HashMap::new();
     for one in writing {
@@ -444,7 +446,7 @@ fn check_each_once(writing: &[Writing<'_>]) -> Reviewed<()> {
     Ok(())
 }
 
-/// Another content than the patch was made for.
+/// The refusal of a file whose content is not what the patch was made for.
 pub fn changed_since(path: &RelPath, now: Digest) -> ErrorBody {
     let why = format!("it is not what the patch was made for: its sha256 is {now} now. Read it again");
     refused_at(path, ErrorCode::Conflict, &why)

@@ -1,5 +1,5 @@
-//! Whether who asks for a file of lower may. The kernel has asked that already, of what it found at the name; somebody may put
-//! another file there below at any moment, and what root does by a name is done to that.
+//! Whether a caller may open a file of lower. The kernel has checked that already, of what it found at the name. But
+//! someone may put another file there below at any moment, and what root does by a name is done to that one.
 
 use std::os::fd::AsFd;
 
@@ -13,7 +13,7 @@ use crate::store::Writer;
 use crate::sys::file::Meta;
 use crate::sys::process;
 
-/// As the bits of a mode spell it, for one class.
+/// The bits of a mode, for one class.
 const READ: u32 = 0o4;
 const WRITE: u32 = 0o2;
 const RUN: u32 = 0o1;
@@ -24,8 +24,9 @@ const GROUP: u32 = 3;
 const OTHERS: u32 = 0;
 
 impl Overlay {
-    /// `ESTALE` where neither the mode nor the list of what is there lets `caller` open it: the kernel looks again, and says
-    /// no. Never stricter than the kernel is. Nothing is known of callers outside our pid namespace.
+    /// Returns `ESTALE` if neither the mode nor the ACL of what is there lets `caller` open it: the kernel looks again,
+    /// and refuses. Never stricter than the kernel: of callers outside our pid namespace nothing is known, and they are
+    /// let through.
     pub(super) fn check_permission(
         &self,
         path: &RelPath,
@@ -50,7 +51,7 @@ impl Overlay {
         if may || rights.opens_all() { Ok(()) } else { Err(Error::Errno(libc::ESTALE)) }
     }
 
-    /// The same of what only the owner of a file may, or who acts for owners.
+    /// The same for what only the owner of a file may do, or a process that may act for owners.
     pub(super) fn check_is_owners(&self, inode: &Inode, caller: &Caller) -> Result<()> {
         if inode.entry.is_some() || caller.uid == 0 || inode.meta()?.uid == caller.uid {
             return Ok(());
@@ -70,7 +71,7 @@ fn wanted(flags: OpenFlags) -> u32 {
     reads | if flags.may_change() { WRITE } else { 0 }
 }
 
-/// Whether mode and list of a directory let who wrote make something in it, as far as that is known.
+/// True if mode and ACL of a directory let a writer make something in it, as far as that is known.
 pub(super) fn may_make_in((meta, list): &(Meta, Option<Acl>), writer: &Writer) -> bool {
     let wanted = WRITE | RUN;
     let by_groups = |groups: &[u32]| group_may(meta, list.as_ref(), writer.uid, groups) & wanted == wanted;
@@ -78,13 +79,13 @@ pub(super) fn may_make_in((meta, list): &(Meta, Option<Acl>), writer: &Writer) -
         || process::rights(writer.pid).is_some_and(|rights| by_groups(&rights.groups()))
 }
 
-/// Whether somebody may as root, as the owner or as all others may, which takes no further look.
+/// True if a user may as root, as the owner or as all others may, which takes no further look.
 fn may_without_groups(meta: &Meta, uid: u32, wanted: u32) -> bool {
     let lets = |class: u32| meta.mode >> class & wanted == wanted;
     uid == 0 || lets(OTHERS) || (meta.uid == uid && lets(OWNER))
 }
 
-/// What being in these groups lets somebody do, or being named in the list.
+/// Returns what a user may do by being in these groups, or by being named in the ACL.
 fn group_may(meta: &Meta, list: Option<&Acl>, uid: u32, groups: &[u32]) -> u32 {
     let is_owners = groups.contains(&meta.gid);
     match list {

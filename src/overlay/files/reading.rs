@@ -1,6 +1,7 @@
-//! Files by their paths, for who asks beside the kernel: a reader's content, a patch's base.
+//! Files by their paths, for those who ask beside the kernel: a reader's content, a patch's base.
 //!
-//! Nothing is followed: what is no file of the project is refused with what it is. Rights are asked elsewhere.
+//! No symlink is followed: what is not a file of the project is refused, and the refusal says what it is. Rights are
+//! checked elsewhere.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -28,7 +29,7 @@ pub struct Shown {
     pub file: Arc<File>,
     pub meta: Meta,
     pub acl: Option<Acl>,
-    /// Those by which one comes to this very file, from the root on.
+    /// The directories that lead to this very file, from the root on.
     pub dirs: Vec<(Meta, Option<Acl>)>,
 }
 
@@ -39,7 +40,7 @@ pub(in crate::overlay) struct Way {
 }
 
 impl Shown {
-    /// What lower has at the end of this way.
+    /// Returns the file that lower has at the end of this way.
     pub(in crate::overlay) fn below(file: Arc<File>, meta: Meta, way: Way) -> io::Result<Self> {
         let acl = acl_of(file.as_fd())?;
         Ok(Self { file, meta, acl, dirs: way.dirs })
@@ -63,8 +64,9 @@ impl Overlay {
         Err(refused_at(path, ErrorCode::Busy, "it is being replaced again and again"))
     }
 
-    /// What was opened at a path, and what one passes on the way to it. None where that leads to something else by now, or
-    /// what waits for review may have moved since `epoch`, which was before the open: look again.
+    /// Returns what was opened at a path, with the directories on the way to it. Returns `None` if the path leads to
+    /// something else by now, or if what waits for review may have moved since `epoch`, which was read before the open:
+    /// look again.
     pub(super) fn come_to(&self, path: &RelPath, opened: &Backing, epoch: u64) -> Result<Option<Shown>> {
         let Way { dirs, place } = match self.way_to(path) {
             Err(err) if err.code() == libc::ENOENT => return Ok(None),
@@ -82,8 +84,8 @@ impl Overlay {
         Ok(Some(Shown { file: Arc::clone(file), meta, acl, dirs }))
     }
 
-    /// Each directory is reached from the one before it: by renames meanwhile one cannot come past a directory without going
-    /// through it.
+    /// Walks to a path, reaching each directory from the one before it: no rename meanwhile can lead the walk past a
+    /// directory without going through it.
     pub(in crate::overlay) fn way_to(&self, path: &RelPath) -> Result<Way> {
         // The innermost first. What is in a held directory is not lower's.
         let held: Vec<UpperId> = {
@@ -103,7 +105,7 @@ impl Overlay {
         Ok(Way { dirs, place: in_dir(&dir, path.name().unwrap_or_default()) })
     }
 
-    /// What the view has at a path, `place` being where lower has it.
+    /// Returns what the view has at a path; `place` is where lower has it.
     fn origin_at_place(&self, path: &RelPath, place: &Place) -> Result<Origin> {
         let is_lowers = self.state.lock().is_taken_from_lower(path);
         match is_lowers {
@@ -112,13 +114,13 @@ impl Overlay {
         }
     }
 
-    /// What decides who may go through a directory of the view.
+    /// Returns what decides who may go through a directory of the view.
     pub fn dir_access(&self, path: &RelPath) -> Result<(Meta, Option<Acl>)> {
         let dir = self.dir_in_view(path)?;
         Ok(access_of(dir.as_fd())?)
     }
 
-    /// What decides who may read what lower has at a path; none where that is nothing.
+    /// Returns what decides who may read what lower has at a path; `None` if lower has nothing there.
     pub fn access_below(&self, path: &RelPath) -> Result<Option<(Meta, Option<Acl>)>> {
         let opened = match self.lower.open_at(path, OFlags::PATH) {
             Err(err) if is_absent(&err) => return Ok(None),
@@ -133,7 +135,7 @@ impl Overlay {
         Ok(access_of(opened.as_fd())?)
     }
 
-    /// None when what was there is gone, or moves: look again.
+    /// Returns `None` if what was there is gone or moving: look again.
     fn open_shown(&self, path: &RelPath) -> Result<Option<Shown>> {
         let epoch = self.state.lock().epoch;
         let origin = self.origin(path)?;
@@ -144,7 +146,7 @@ impl Overlay {
         }
     }
 
-    /// Refuses what is no regular file of the view, by what it is.
+    /// Refuses what is not a regular file of the view, and says what it is.
     fn check_file_at(&self, path: &RelPath) -> Reviewed<()> {
         let (meta, origin) = match self.origin(path).map_err(|err| not_shown(path, &err))? {
             Origin::Nothing | Origin::Hidden(_) => return Err(self.nothing_at(path)),
@@ -160,7 +162,7 @@ impl Overlay {
         }
     }
 
-    /// A link on the way leads to nothing that could be found by this path.
+    /// If a directory on the way is a symlink, the refusal names it: this path leads to nothing.
     fn nothing_at(&self, path: &RelPath) -> ErrorBody {
         let is_link = |dir: &RelPath| match self.origin(dir) {
             Ok(Origin::Lower(meta) | Origin::Upper(_, meta)) => meta.kind == FileKind::Symlink,

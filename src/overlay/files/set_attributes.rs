@@ -1,4 +1,4 @@
-//! Attributes, changed where the content is.
+//! Changes of attributes, made where the content is.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub enum SetTime {
     At(Timestamp),
 }
 
-/// Attributes to change; none means as they are.
+/// Attributes to change; `None` leaves one as it is.
 #[derive(Clone, Copy, Debug)]
 pub struct SetAttributes {
     pub mode: Option<u32>,
@@ -51,7 +51,8 @@ impl Overlay {
             if set.changes_inode() {
                 self.change_looks(node, &set.looks(), caller, || self.set_inode_attributes(node, set, caller))?;
             }
-            // The kernel takes this answer whatever it was told to forget while it was on its way.
+            // The kernel accepts this answer even if it was told to forget the attributes while the answer was on its
+            // way.
             Ok(Attributes { holds: Holds::Briefly, ..self.attributes_asked(node, Asked::ToChange)? })
         })
     }
@@ -61,7 +62,8 @@ impl Overlay {
             return Ok(());
         }
         let mut target = self.inode_to_change(node)?;
-        // Else a copy that is made for a writer meanwhile is of a file that looked otherwise, and is taken for stale.
+        // Otherwise a copy made for a writer meanwhile would be of a file with other attributes, and would be taken for
+        // stale.
         let open = self.open_below(node);
         let nobody_copies = open.as_ref().map(|open| open.copying.lock());
         if nobody_copies.is_some() {
@@ -77,33 +79,35 @@ impl Overlay {
             self.check_not_frozen(&target, caller)?;
         }
         if target.path.is_some() && target.entry.is_none() {
-            // Recovery knows what has landed by its times.
+            // Recovery recognizes by its times what has landed.
             self.store.record_waiting()?;
         }
         target.each(|inode| set.apply(inode)).doing(|| target.doing("change attributes of"))?;
         self.attributes_settled(&target, set, caller)
     }
 
-    /// What is open of a file of lower that has no entry. Who has claimed an entry does not wait for its copying.
+    /// Returns what is open of a file of lower that has no entry. The holder of a claim on an entry must not wait for
+    /// `copying`.
     fn open_below(&self, node: NodeId) -> Option<Arc<OpenFile>> {
         let state = self.state.lock();
         let path = state.nodes.path(node).ok()?;
         state.nodes.open_on(node).filter(|open| open.upper().is_none() && state.uppers.at(&path).is_none()).cloned()
     }
 
-    /// Whether a node is a directory, FIFO or the like that was removed: of that nothing is left but what is known of it.
+    /// Sets the attributes of a removed directory, FIFO or the like, of which nothing else is left. Returns false for any
+    /// other node.
     fn set_on_removed(&self, node: NodeId, set: &SetAttributes) -> Result<bool> {
         let mut state = self.state.lock();
         if state.nodes.path(node).is_ok() {
             return Ok(false);
         }
         let found = state.nodes.get_mut(node)?;
-        // By the name of a file the kernel looks again: another has it now.
+        // For a file, the kernel looks its name up again: another file has that now.
         let removed = if found.kind == FileKind::Regular { None } else { found.removed_mut() };
         Ok(removed.map(|meta| set.give(meta)).is_some())
     }
 
-    /// A mode that comes to a held change belongs to it; times do not (SPEC §4.7).
+    /// A mode set on a held change belongs to it; times do not (SPEC §4.7).
     fn attributes_settled(&self, target: &Inode, set: &SetAttributes, caller: &Caller) -> Result<()> {
         let Some(path) = &target.path else { return Ok(()) };
         let what = match (set.mode, set.uid.or(set.gid)) {
@@ -119,7 +123,7 @@ impl Overlay {
                 self.note_own_looks(id, &looks_of_effects(&target.effects(&after)))?;
                 self.mark_dirty(id)?;
             }
-            // Nobody wants the times back that something made in this session had.
+            // The former times of something made in this session are not worth undoing.
             None if times_only && self.state.lock().past.is_fresh(path) => {}
             None if self.action(path, target.kind) == Action::Pass => {}
             None => {
@@ -161,14 +165,14 @@ impl SetAttributes {
         self.mode.is_some() || self.uid.is_some() || self.gid.is_some() || times
     }
 
-    /// Whether only the owner may: set-id bits the kernel takes away from what others write.
+    /// True if only the owner may do this. Clearing set-id bits does not count: the kernel does that when others write.
     fn is_owners(&self, before: &Meta) -> bool {
         let added = |mode: u32| mode & !before.mode & 0o7777;
         let taken = |mode: u32| before.mode & !mode & !SET_ID;
         self.mode.is_some_and(|mode| added(mode) | taken(mode) != 0) || self.uid.or(self.gid).is_some()
     }
 
-    /// What it sets beside times.
+    /// What it sets besides times.
     fn looks(&self) -> OwnLooks {
         OwnLooks { mode: self.mode.is_some(), owner: self.uid.or(self.gid).is_some(), ..OwnLooks::default() }
     }

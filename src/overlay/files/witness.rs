@@ -1,14 +1,14 @@
 //! Who writes: a look at the program behind the first write through a handle, on a thread of its own.
 //!
-//! A shell opens what the program that it becomes then writes: the same process, another executable. So who opened a file
-//! does not tell who wrote to it, and the process must be looked at again. That may wait for the process, which may be
-//! waiting for us ([`crate::sys::process`]), so no request does it. The first write is done meanwhile, and then waits for
-//! the look, since the process may end or become another; but for no longer than [`LOOK_MAX`]: then nobody was seen, and
-//! that is what events say.
+//! A shell opens the file that the program it becomes (by `execve`) then writes: the same process, another executable. So
+//! the opener does not tell who writes, and the process must be looked at again. That look may have to wait for the
+//! process, which may be waiting for us ([`crate::sys::process`]), so no request makes it. The first write goes ahead and
+//! then waits for the look, since the process may exit or become another program; but for no longer than [`LOOK_MAX`]:
+//! then the writer is unknown, and events say so.
 //!
-//! Mostly who opened it is still the same program, and the thread need not be asked: a program that a process becomes gives
-//! it another name (`comm`), which can be read at any time. One that becomes another program of the same name, as a script
-//! called like what it starts, is told by what it was.
+//! Mostly the opener is still the same program, and the thread need not be asked: a process that becomes another program
+//! gets another name (`comm`), which can be read at any time. One that becomes another program of the same name, such as
+//! a script called like what it starts, is reported as what it was before.
 
 use std::ffi::OsString;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -21,14 +21,14 @@ use crate::overlay::Caller;
 use crate::protocol::Program;
 use crate::sys::{process, thread};
 
-/// How long a look is waited for. It takes some 20 µs, and longer only where a process cannot be looked at: then it would
-/// take as long as our answer.
+/// How long a write waits for a look. A look takes some 20 µs, and longer only if the process cannot be looked at: then
+/// it would take until our answer.
 const LOOK_MAX: Duration = Duration::from_millis(100);
 
-/// Looks that may wait for their turn. Behind one that takes long there is no use in more.
+/// How many looks may wait for their turn. Behind one that takes long, more are of no use.
 const LOOKS_MAX: usize = 1024;
 
-/// The thread that looks. It begins with the first look and ends with the view.
+/// The thread that looks. It starts with the first look and ends with the view.
 #[derive(Default)]
 pub(in crate::overlay) struct Witness(OnceLock<Option<SyncSender<Look>>>);
 
@@ -37,10 +37,10 @@ struct Look {
     seen: Arc<Seen>,
 }
 
-/// Who wrote through a handle, as far as somebody has looked.
+/// Which program wrote through a handle, as far as is known.
 #[derive(Default)]
 pub(in crate::overlay) struct Seen {
-    /// The thread that opened it, and what that was called.
+    /// The thread that opened it, and its name at that time.
     opener: Option<(u32, OsString)>,
     what: Mutex<What>,
     looked: Condvar,
@@ -48,7 +48,7 @@ pub(in crate::overlay) struct Seen {
 
 #[derive(Default)]
 enum What {
-    /// Nobody wrote, or who opened it did.
+    /// Nothing was written, or the opener wrote it.
     #[default]
     NobodyElse,
     Looking,
@@ -56,7 +56,7 @@ enum What {
 }
 
 impl Witness {
-    /// Somebody writes, for the first time since the content was last judged.
+    /// Finds out who writes, at the first write since the content was last judged.
     pub fn look(&self, at: Caller, seen: &Arc<Seen>) {
         let is_opener = seen.is_opener(at.pid);
         *seen.what.lock() = if is_opener { What::NobodyElse } else { What::Looking };
@@ -66,7 +66,7 @@ impl Witness {
         let look = Look { at, seen: seen.clone() };
         let taken = at.pid != 0 && self.thread().is_some_and(|thread| thread.try_send(look).is_ok());
         if !taken {
-            // The kernel does not tell, or there is too much to look at.
+            // The kernel does not tell who writes, or too many looks are waiting.
             seen.wrote(None);
         }
     }
@@ -75,7 +75,7 @@ impl Witness {
         let started = self.0.get_or_init(|| {
             let (sender, looks) = sync_channel(LOOKS_MAX);
             let thread = thread::start("witness", || serve(looks));
-            // Who wrote stays unknown, and all else works.
+            // The writers stay unknown, and all else works.
             thread.inspect_err(|err| log::error!("start the thread that looks who writes: {err}")).ok().map(|_| sender)
         });
         started.as_ref()
@@ -89,12 +89,12 @@ fn serve(looks: Receiver<Look>) {
 }
 
 impl Seen {
-    /// Of a handle that a thread opens for writing.
+    /// For a handle that a thread opens for writing.
     pub fn opened_by(thread: u32) -> Self {
         Self { opener: process::name(thread).map(|name| (thread, name)), ..Self::default() }
     }
 
-    /// Whether a thread is the one that opened it, and still the same program.
+    /// True if a thread is the one that opened it, and still the same program.
     fn is_opener(&self, thread: u32) -> bool {
         let opener = self.opener.as_ref().filter(|(opener, _)| *opener == thread && thread != 0);
         opener.is_some_and(|(_, name)| process::name(thread).is_some_and(|now| now == *name))
@@ -105,14 +105,14 @@ impl Seen {
         self.looked.notify_all();
     }
 
-    /// Until somebody has looked, if anybody is to.
+    /// Waits until the look is done, if one is under way.
     pub fn wait(&self) {
         let deadline = Instant::now() + LOOK_MAX;
         let mut what = self.what.lock();
         while matches!(*what, What::Looking) && !self.looked.wait_until(&mut what, deadline).timed_out() {}
     }
 
-    /// Who wrote; `opener` where nothing was written, for that one made or emptied the file.
+    /// Returns the program that wrote; `opener` if no other did: then that wrote, made or emptied the file.
     pub fn writer(&self, opener: Option<&Program>) -> Option<Program> {
         self.wait();
         match &*self.what.lock() {

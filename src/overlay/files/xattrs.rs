@@ -1,4 +1,4 @@
-//! Extended attributes, told as the view has them and changed where the content is.
+//! Extended attributes: reported as the view has them, changed where the content is.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
@@ -28,17 +28,17 @@ impl Overlay {
             return self.own_xattr(node, own);
         }
         if name == "security.capability" && !self.grants.all() && self.is_written_in_upper(node)? {
-            // The kernel asks at each write; copy-up and creation leave none, and nobody may set one.
+            // The kernel asks at each write. Copy-up and creation leave no such attribute, and no program may set one.
             return Err(Error::Errno(libc::ENODATA));
         }
         let passed = self.state.lock().nodes.get(node)?.passed().cloned();
         if let Some(passed) = passed {
-            // Asked for `security.capability` before each write, also before those that the kernel does by itself.
+            // The kernel asks for `security.capability` before each write, even before those that it does by itself.
             return Ok(xattr::get(passed.file().as_fd(), name)?);
         }
         let inode = self.inode_of(node)?;
         match xattr::get(inode.reached.as_fd(), name) {
-            // Where lower knows no lists. The kernel would take this answer for a failed check of permissions.
+            // Lower has no ACLs. The kernel would take this error for a failed check of permissions.
             Err(err) if is_acl(name) && err.raw_os_error() == Some(libc::EOPNOTSUPP) => {
                 Err(Error::Errno(libc::ENODATA))
             }
@@ -164,8 +164,8 @@ impl Overlay {
     }
 }
 
-/// A list sets the group's permissions, and whoever is not in that group may not lend its id with them. Lower would take
-/// the bit away as `chmod` does, but it sees us set the list.
+/// An ACL sets the group's permissions, and a caller outside that group must not lend its id with them. Lower would clear
+/// the set-gid bit as `chmod` does, but it sees us set the ACL, not the caller.
 fn drop_foreign_set_gid(inode: &Reached, caller: &Caller) -> std::io::Result<()> {
     let meta = inode.meta()?;
     let may_lend = || caller.gid == meta.gid || process::may_set_gid_bit(caller.pid, meta.gid);
@@ -179,7 +179,7 @@ fn looks_of_attribute(name: &OsStr) -> OwnLooks {
     OwnLooks { xattrs: vec![name.as_bytes().to_vec()], ..OwnLooks::default() }
 }
 
-/// What only who has privileges may set.
+/// True for attributes that only a privileged process may set.
 pub(in crate::overlay) fn is_privileged(name: &OsStr) -> bool {
     let bytes = name.as_bytes();
     bytes.starts_with(b"security.") || bytes.starts_with(b"trusted.")

@@ -1,9 +1,9 @@
-//! Changes that somebody else made below (SPEC §9): what they are, and the one event that tells of each.
+//! Changes that others made below (SPEC §9): what they are, and the one event that tells of each.
 //!
 //! A path is compared with what fettlefs last knew of it: the base of what is held there, else what it last put there.
-//! Whoever sees a sign of a change only names the path ([`Overlay::doubt`]); a thread of its own looks at it and records
-//! the event, for a look may hash a large file. What is about to replace or to pass over somebody's content, so that no
-//! look would find it any more, tells of it in its own record ([`Overlay::unheralded`]).
+//! Code that sees a sign of a change only names the path ([`Overlay::doubt`]); a thread of its own looks at it and
+//! records the event, since a look may hash a large file. Code that is about to replace or pass over what someone else
+//! has put there, so that no later look could find it, tells of it in its own record ([`Overlay::unheralded`]).
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -23,13 +23,13 @@ use crate::store::{AnchorState, Base, Below, EventDraft, Known};
 use crate::sys::file::{FileKind, Meta};
 use crate::sys::tree::StatInTurn;
 
-/// A path that is being written is looked at when it has been left alone for so long: one save, one event.
+/// How long a path must be left alone before it is looked at: one save, one event.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// And at the latest after this.
+/// It is looked at after this time at the latest.
 const LATEST: Duration = Duration::from_secs(1);
 
-/// What fettlefs knows that lower has at a path, unless somebody else has changed it.
+/// What fettlefs knows that lower has at a path, unless someone else has changed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Expected {
     Nothing,
@@ -38,7 +38,7 @@ pub(super) enum Expected {
     Directory,
 }
 
-/// What somebody else has put at a path, or that it is gone.
+/// What someone else has put at a path, or that it is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Outside {
     kind: ExternalKind,
@@ -49,11 +49,11 @@ struct Outside {
 /// What the last event of a path told.
 struct Told {
     digest: Option<Digest>,
-    /// What was known of the path then; none: that was in an earlier life, and nothing of ours has landed there since.
+    /// What was known of the path then. `None`: an earlier daemon told it, and nothing of ours has landed there since.
     expected: Option<Expected>,
 }
 
-/// Paths that somebody else may have changed.
+/// Paths that others may have changed.
 #[derive(Default)]
 pub(in crate::overlay) struct Doubts {
     doubted: Mutex<Doubted>,
@@ -65,17 +65,18 @@ struct Doubted {
     paths: BTreeSet<RelPath>,
     /// When the latest of them came.
     latest: Option<Instant>,
-    /// Nobody looks, and nothing is queued, before [`Overlay::tell_external_until_the_end`] runs and after its end.
+    /// Set while a thread serves the queue: before [`Overlay::tell_external_until_the_end`] and after its end nothing is
+    /// queued.
     is_served: bool,
     is_ending: bool,
 }
 
-/// What has been told in this life of the daemon, and what an earlier one told of what is held.
+/// What this daemon has told, and what an earlier one told if nothing of ours has landed at the path since.
 #[derive(Default)]
 pub(in crate::overlay) struct Heralded(HashMap<RelPath, Told>);
 
 impl Overlay {
-    /// How somebody else changed a path that fettlefs knows (SPEC §9). Times are only a hint; the hash decides.
+    /// Returns how others changed a path that fettlefs knows (SPEC §9). Times are only a hint; the hash decides.
     pub fn externally(&self, path: &RelPath) -> Result<Option<ExternalKind>> {
         self.externally_of(path, || self.lower.stat(path))
     }
@@ -103,7 +104,7 @@ impl Overlay {
         paths.sort();
         paths.dedup();
         let mut external = Vec::new();
-        // By path, so that each directory is opened once.
+        // In order of path, so that each directory is opened once.
         let mut look = StatInTurn::of(&self.lower);
         for path in paths {
             let kind = self.externally_of(&path, || look.stat(&path)).map_err(|err| failed(&path, &err))?;
@@ -114,9 +115,9 @@ impl Overlay {
         Ok(external)
     }
 
-    /// Whether what came in this session is somebody else's by now, as he changed or replaced it. From then on it counts as
-    /// older than the session: it does not go without review. What cannot be looked at is taken to be his. `read`: what has
-    /// just been read there, by which it is told; whoever acts on it makes sure that it is still there.
+    /// Returns whether someone else has changed or replaced what came in this session, so that it is theirs. From then on
+    /// it counts as older than the session, and does not go without review. What cannot be looked at counts as theirs.
+    /// `read` is what has just been read there, and decides it; the caller makes sure that it is still there.
     pub(in crate::overlay) fn became_anothers(&self, path: &RelPath, read: Option<&Side>) -> bool {
         self.begin_anew_with_anothers(path, read).unwrap_or_else(|err| {
             log::warn!("look whether somebody else has changed {path}: {err}");
@@ -143,7 +144,7 @@ impl Overlay {
                 Some(_) | None => return Ok(false),
             }
             let present = self.present_side(path)?;
-            // Else something of ours landed during the look.
+            // Otherwise something of ours landed during the look.
             if self.state.lock().expected(path).as_ref() == Some(&expected) {
                 self.begin_anew_from(path, &present)?;
                 return Ok(true);
@@ -162,7 +163,7 @@ impl Overlay {
             None => matches!(expected, Expected::Nothing | Expected::Directory),
         };
         if is_as_expected {
-            // Without a look at the content, as nearly always.
+            // Without reading the content, as nearly always.
             return Ok(None);
         }
         let mut present = self.present_side(path)?;
@@ -174,7 +175,7 @@ impl Overlay {
         Ok(outside)
     }
 
-    /// Somebody else may have changed what is at a path. Not to be called with `state` locked.
+    /// Notes that others may have changed what is at a path. Not to be called with `state` locked.
     pub(in crate::overlay) fn doubt(&self, path: &RelPath) {
         if self.state.lock().expected(path).is_some() {
             self.doubts.add(path);
@@ -213,14 +214,14 @@ impl Overlay {
         Ok(())
     }
 
-    /// What an earlier life of the daemon put at a path in this session is known again.
+    /// Makes known again what an earlier daemon has put at a path in this session.
     fn remember(&self, (path, digest): (&RelPath, Digest)) -> Result<()> {
         let mut present = self.present_side(path)?;
         let now = present.digest().doing(|| format!("hash {path}"))?;
         let found = present.meta.map(|meta| meta.stamp());
         let stamp = match found {
             Some(stamp) if now == Some(digest) => stamp,
-            // What it was like is not known any more, but for the content.
+            // Of what it was like, only the content is known any more.
             Some(stamp) => Stamp { mtime: Timestamp::default(), ..stamp },
             None => Stamp::default(),
         };
@@ -228,18 +229,18 @@ impl Overlay {
         let is_there_still = self.lower.stat(path).doing(|| format!("stat {path}"))?.map(|meta| meta.stamp()) == found;
         let went_by_itself = found.is_none() && !state.is_to_be_there(path);
         if is_there_still && !went_by_itself {
-            // Unless something of ours has come there in this life.
+            // Unless something of ours has come there since this daemon began.
             state.seen.entry(path.clone()).or_insert(Seen { stamp, digest: Some(digest) });
         }
         Ok(())
     }
 
-    /// What is in doubt now is told; nothing is any more.
+    /// What is in doubt now is still told; nothing that comes later is.
     pub fn end_doubts(&self) {
         self.doubts.end();
     }
 
-    /// Records that somebody else changed a path, if so and if that was not told yet.
+    /// Records that others changed a path, if they did and if that was not told yet.
     pub(in crate::overlay) fn tell_external(&self, path: &RelPath) {
         if self.fault().is_some() {
             return;
@@ -252,13 +253,13 @@ impl Overlay {
             None => Ok(()),
         });
         if let Err(err) = told {
-            // The next sign of it tells it.
+            // The next sign of the change tells it.
             self.state.lock().heralded.0.remove(path);
             log::error!("record that {path} was changed below: {err}");
         }
     }
 
-    /// Records at once what would else be told within a second.
+    /// Records at once what would otherwise be told within a second.
     pub fn tell_all_external(&self) -> Reviewed<()> {
         self.external_paths()?.iter().for_each(|(path, _)| self.tell_external(path));
         Ok(())
@@ -268,7 +269,7 @@ impl Overlay {
         loop {
             let Some(expected) = self.state.lock().expected(path) else { return Ok(None) };
             let Some(outside) = self.outside(path, &expected)? else {
-                // It is as it was. The same change once more is another.
+                // The path is as it was. If the same change comes once more, it is another one.
                 self.state.lock().heralded.0.remove(path);
                 return Ok(None);
             };
@@ -299,8 +300,9 @@ impl Overlay {
         })
     }
 
-    /// The event of what somebody else had put at `path` by the time something is made of it there, if nobody has told
-    /// of it: `base` is what that was based on, `present` what it found, `digest` its content.
+    /// Returns the event that tells what someone else had put at `path` by the time we make something of it there, unless
+    /// it was told already: `base` is what our change was based on, `present` what it found, `digest` the content of
+    /// that.
     pub(in crate::overlay) fn unheralded(
         &self,
         state: &State,
@@ -315,8 +317,8 @@ impl Overlay {
 }
 
 impl State {
-    /// Whether lower has something at a path that content was put at, unless somebody else took it away. A file that came
-    /// in this session may have gone without a trace; of what is older an event tells that it went.
+    /// True if lower must have something at a path that content was put at, unless someone else took it away. A file that
+    /// came in this session may have gone without a trace; that an older one went, an event tells.
     fn is_to_be_there(&self, path: &RelPath) -> bool {
         let is_to_be = |known: &Known| {
             let had_content = matches!(known.had, Some(AnchorState::Content(_) | AnchorState::Moved { .. }));
@@ -325,7 +327,7 @@ impl State {
         self.past.get(path).is_some_and(is_to_be)
     }
 
-    /// The content at a path was read, and is what was expected: the next look need not read it.
+    /// The content at a path was read, and is as expected: the next look need not read it.
     fn found_same(&mut self, path: &RelPath, expected: &Expected, now: &Stamp) {
         if let (Expected::Content(was), Some(seen)) = (expected, self.seen.get_mut(path))
             && was == seen
@@ -335,11 +337,12 @@ impl State {
         }
     }
 
-    /// None for a path that fettlefs has not touched, which is never flagged.
+    /// Returns `None` for a path that fettlefs has not touched, which is never flagged.
     fn expected(&self, path: &RelPath) -> Option<Expected> {
         let row = self.uppers.at(path).and_then(|id| self.uppers.get(id)).map(|upper| &upper.row);
         match row.and_then(|row| Some((row, row.held.as_ref()?))) {
-            // Of directories only that they are there counts, of removed ones too. One in the place of a file has that below.
+            // Of a directory only its existence counts, even if its removal is held. One in the place of a file still has
+            // that below.
             Some((row, held)) if held.kind == ChangeKind::Structure && row.base.content.is_none() => {
                 Some(Expected::Directory)
             }
@@ -350,7 +353,7 @@ impl State {
 }
 
 impl Seen {
-    /// But for what a new name or mode changes.
+    /// True if no more has changed than a new name or mode changes.
     fn is_like(&self, now: &Stamp) -> bool {
         same_content_stamp(&self.stamp, now)
     }
@@ -366,7 +369,7 @@ impl Expected {
         }
     }
 
-    /// Whether attributes alone say that nobody changed it.
+    /// True if the attributes alone show that it is unchanged.
     fn is_told_by(&self, meta: &Meta) -> bool {
         match self {
             Self::Nothing => false,
@@ -408,7 +411,7 @@ impl Doubts {
         if doubted.paths.insert(path.clone()) {
             doubted.latest = Some(Instant::now());
         }
-        // Who waits for more of them looks at the clock.
+        // A thread that has paths already waits by the clock.
         if was_empty {
             self.arrived.notify_one();
         }
@@ -425,7 +428,7 @@ impl Doubts {
         self.arrived.notify_one();
     }
 
-    /// Paths in doubt that have been left alone for a moment. None at the end.
+    /// Returns paths in doubt that have been left alone for a moment; `None` at the end.
     fn wait(&self) -> Option<BTreeSet<RelPath>> {
         let mut doubted = self.doubted.lock();
         while doubted.paths.is_empty() && !doubted.is_ending {

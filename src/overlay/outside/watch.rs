@@ -1,14 +1,14 @@
-//! What others do in lower while the mount stands, and for how long the kernel may believe what it was told.
+//! What others do in lower while the mount stands, and how long the kernel may rely on what it was told.
 //!
-//! A directory in which the kernel has looked is watched, and then what it was told of names in it holds until it is told
-//! otherwise. The watch is there before the look whose answer relies on it, so that a change after the look makes an
-//! event after it; [`Overlay::follow_lower`], on a thread of its own, looks at what each event names once more, brings
-//! the nodes up to date and tells the kernel where that makes a difference. Our own landings and what programs do
-//! through the mount make events too: by then the nodes stand for what is there, and nothing is told.
+//! A directory that the kernel has looked into is watched, and then what the kernel was told of names in it holds until
+//! it is told otherwise. The watch is made before the look whose answer relies on it, so that a change after the look
+//! makes an event after it. [`Overlay::follow_lower`], on a thread of its own, looks once more at what each event names,
+//! brings the nodes up to date and tells the kernel if that makes a difference. Our own landings and what programs do
+//! through the mount make events, too: by then the nodes stand for what is there, and nothing is told.
 //!
-//! What no event tells of holds briefly: a file with several names (one may be written elsewhere), one that the kernel
-//! writes by itself, whatever lies where inotify does not see everything, and where watches have run out. Attributes are
-//! compared at every open besides: a store through somebody's mapping below makes no event at all.
+//! What no event reports holds briefly: a file with several names (another one may be written to elsewhere), one that the
+//! kernel writes by itself, whatever lies where inotify does not see everything, and where watches have run out. Besides,
+//! attributes are compared at every open: a store through a mapping made below makes no event at all.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -26,10 +26,10 @@ use crate::store::is_temp_name;
 use crate::sys::file::Meta;
 use crate::sys::watch::{Seen, Watches, are_told_of};
 
-/// After a watch was refused for want of room none is asked for during this time: looking goes on without.
+/// How long no watch is asked for after one was refused for want of room: lookups go on without.
 const REFUSED: Duration = Duration::from_secs(5);
-/// How long an open of what somebody took from its name below is taken for one by that name, which the kernel is being
-/// told about.
+/// How long an open of a node that has lost its name below is taken for one by that name: the kernel is still being told
+/// that the name is gone.
 pub(in crate::overlay) const TELLING: Duration = Duration::from_secs(1);
 /// A name in a directory that a program is changing at this moment is looked at again after this time.
 const LATER: Duration = Duration::from_millis(2);
@@ -39,12 +39,12 @@ const LATER: Duration = Duration::from_millis(2);
 pub enum Holds {
     /// It will be told of any change.
     UntilTold,
-    /// Nobody may notice a change.
+    /// A change may go unnoticed.
     Briefly,
 }
 
-/// Which watches there were before a look, and what they had told: what a look saw before a change must not hold where the
-/// change was told of before the look was noted.
+/// Which watches there were before a look, and what they had told. If a watch has told of a change by the time the look
+/// is noted, what the look saw must not hold: it may be older than the change.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::overlay) struct Watched {
     pub parent: Option<WatchSeen>,
@@ -53,10 +53,10 @@ pub(in crate::overlay) struct Watched {
 
 pub(in crate::overlay) struct Watching {
     watches: Arc<Watches>,
-    /// Whether inotify tells of all that happens on a device.
+    /// Whether inotify tells of everything that happens on a device.
     devices: Mutex<HashMap<u64, bool>>,
     refused: Mutex<Option<Instant>>,
-    /// No event is read any more. Set under the view's state.
+    /// No more events are read. Set under the view's state.
     has_ended: AtomicBool,
 }
 
@@ -66,12 +66,12 @@ type NamesIn = HashSet<(NodeId, OsString)>;
 /// What others did, as far as it concerns the nodes.
 #[derive(Default)]
 pub(in crate::overlay) struct Round {
-    /// Directories whose own attributes changed: of names in them, or by themselves.
+    /// Directories whose own attributes changed, by a change of names in them or otherwise.
     dirs: HashSet<NodeId>,
-    /// Before those that changed: what was renamed keeps its node if its new name is known before the old one goes.
+    /// Looked at before `changed`: what was renamed keeps its node if its new name is known before the old one goes.
     appeared: NamesIn,
     changed: NamesIn,
-    /// Something is not told: all must be looked at.
+    /// Some events were lost: everything must be looked at.
     lost: bool,
 }
 
@@ -81,7 +81,7 @@ enum Comes {
     Known,
 }
 
-/// Whether the kernel may have some of the content that was.
+/// Whether the kernel may have cached some of the former content.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cached {
     Nothing,
@@ -91,16 +91,16 @@ enum Cached {
 /// What the kernel must be told of a name that was looked at again.
 enum Differs {
     Nowhere,
-    /// Nothing is there, and the kernel knows of nothing: whatever it was, it came or went.
+    /// Nothing is there, and the kernel knows of nothing there: whatever it was came or went without the kernel.
     Absent,
-    /// It stands no longer for this node.
+    /// The name no longer stands for this node.
     Entry(NodeId),
-    /// Another than the kernel may believe, or nothing, or something after all.
+    /// Something else is there than the kernel may believe, or nothing, or something after all.
     Unknown,
-    /// Of this node, whose attributes the kernel must forget, and what it has cached of the content.
+    /// The kernel must forget the attributes of this node and, for `Content`, what it has cached of the content.
     Attributes(NodeId),
     Content(NodeId, Cached),
-    /// A program is changing names in the directory: nobody can say yet.
+    /// A program is changing names in the directory: the result cannot be known yet.
     Later,
 }
 
@@ -112,7 +112,7 @@ impl Overlay {
         assert!(self.watching.set(watching).is_ok(), "lower is watched once");
     }
 
-    /// Follows what others do below, until nothing can be seen any more: then nothing holds for long.
+    /// Follows what others do below until no more can be seen; from then on nothing holds for long.
     pub fn follow_lower(&self) -> std::io::Result<()> {
         let Some(watching) = self.watching.get() else { return Ok(()) };
         let followed = self.follow_watches(watching);
@@ -140,22 +140,23 @@ impl Overlay {
         self.follow(Round { lost: true, ..Round::default() });
     }
 
-    /// Gives what must be looked at again later.
+    /// Looks at all that a round names. Returns what must be looked at again later.
     pub(in crate::overlay) fn follow(&self, round: Round) -> Round {
         let Round { dirs, appeared, changed, lost } = if round.lost { self.everything() } else { round };
         let mut later = Round::default();
         if lost {
-            // Promptly, before names are looked at one by one.
+            // At once, before names are looked at one by one.
             let all = self.state.lock().nodes.all();
             all.into_iter().for_each(|node| {
                 self.tell(|observer| observer.names_changed(node));
                 self.forget_meanwhile(node);
             });
         }
-        // Whoever lists one of them from here on is shown what there is.
+        // A program that lists one of them from here on is shown what there is.
         dirs.iter().for_each(|dir| self.tell(|observer| observer.names_changed(*dir)));
         let mut changed_in = HashSet::new();
-        // Where something was known before, another may have come: what went on from there has its new name among the others.
+        // Where something was known before, another file may have come. What stood there may have gone to one of the new
+        // names, so those are looked at first.
         let (replaced, appeared): (NamesIn, NamesIn) = {
             let state = self.state.lock();
             appeared.into_iter().partition(|(dir, name)| state.nodes.child(*dir, name).is_some())
@@ -169,7 +170,8 @@ impl Overlay {
             let concerned = left.iter().flat_map(|left| state.concerned_by_move(left)).collect();
             (left, concerned)
         };
-        // Who looks for such a directory by its new name makes the kernel move it; by the old one it would go on.
+        // A lookup by its new name makes the kernel move such a directory; by its old name the kernel would go on using
+        // it.
         for left in left {
             self.tell_difference(left.parent, &left.name, &Differs::Unknown);
         }
@@ -180,7 +182,7 @@ impl Overlay {
         later
     }
 
-    /// Has the kernel told what is different at these names.
+    /// Tells the kernel what is different at these names.
     fn look_again_at(&self, names: NamesIn, later: &mut NamesIn, changed_in: &mut HashSet<NodeId>) {
         for (parent, name) in names {
             self.doubt_name(parent, &name);
@@ -198,8 +200,8 @@ impl Overlay {
                         later.insert((parent, name));
                     }
                 }
-                // The directory is gone, or nobody can look into it: who asks next is told that, and who asks when it has
-                // come back what there is then.
+                // The directory is gone, or we cannot look into it. The next lookup is told so or, once the directory is
+                // back, what is there then.
                 Err(err) => {
                     log::debug!("look again at a name below: {err}");
                     if self.forget_unreached(parent, &name) == Again::Soon {
@@ -210,7 +212,8 @@ impl Overlay {
         }
     }
 
-    /// Whether a directory is as the kernel was told: by a request since, or but for what a landing of ours has moved.
+    /// True if what the kernel was told of a directory still holds: a request has told it since, or the directory differs
+    /// only by what a landing of ours has moved.
     fn is_as_told(&self, dir: NodeId) -> bool {
         let (path, told) = {
             let state = self.state.lock();
@@ -220,7 +223,7 @@ impl Overlay {
         now.is_some_and(|now| told.is_at_most(&now.stamp()))
     }
 
-    /// What to look at when nobody can say what happened.
+    /// Returns a round over everything, since events were lost.
     fn everything(&self) -> Round {
         let names = self.state.lock().nodes.all_names();
         Round { changed: names.into_iter().collect(), lost: true, ..Round::default() }
@@ -255,7 +258,7 @@ impl Overlay {
                 (None, None) => Differs::Absent,
                 (None, Some((meta, lower))) => {
                     if let Some(lower) = lower.filter(|lower| state.nodes.of_lower(*lower).is_some()) {
-                        // Renamed, or one more name: what is open goes on under it.
+                        // It was renamed, or has one more name: what is open goes on under it.
                         state.nodes.resolve(parent, name, &meta, Some(lower));
                     }
                     Differs::Unknown
@@ -271,7 +274,7 @@ impl Overlay {
         }
     }
 
-    /// Gives whether the kernel must be told once more.
+    /// Returns whether the kernel must be told once more.
     fn tell_difference(&self, parent: NodeId, name: &OsStr, differs: &Differs) -> Again {
         match differs {
             Differs::Nowhere | Differs::Absent | Differs::Later => Again::Never,
@@ -298,7 +301,7 @@ impl Overlay {
         }
     }
 
-    /// Has the kernel forget all that it knows of what it has at a name. Gives whether that must be done once more.
+    /// Makes the kernel forget all that it knows of what it has at a name. Returns whether that must be done once more.
     fn forget_unreached(&self, parent: NodeId, name: &OsStr) -> Again {
         self.tell(|observer| observer.entry_doubted(parent, name));
         let Some(node) = self.state.lock().nodes.child(parent, name) else { return Again::Never };
@@ -320,14 +323,14 @@ impl Overlay {
         }
     }
 
-    /// Has the kernel forget what it was told of a node, if it was told anything, for something that a program does, which
-    /// has had all answers of before.
+    /// Makes the kernel forget what it was told of a node, if anything, because of what a program does: no earlier answer
+    /// can still be on its way to that program.
     pub(in crate::overlay) fn forget_attributes(&self, node: NodeId) {
         let told = self.state.lock().nodes.untold(node);
         self.have_forgotten(node, told);
     }
 
-    /// The same at any other moment. Gives whether it must be done once more.
+    /// The same at any other moment. Returns whether it must be done once more.
     fn forget_meanwhile(&self, node: NodeId) -> Again {
         let (told, again) = self.state.lock().nodes.untold_meanwhile(node, Instant::now());
         self.have_forgotten(node, told);
@@ -347,7 +350,7 @@ impl Overlay {
         });
     }
 
-    /// The watch of a directory, made if there is none: before the look that relies on it.
+    /// Returns the watch of a directory, made if there is none. To be called before the look that relies on it.
     pub(in crate::overlay) fn watch(&self, dir: NodeId) -> Option<WatchSeen> {
         let watching = self.watching.get()?;
         let path = {
@@ -375,7 +378,7 @@ impl Overlay {
         state.nodes.watch_of(dir)
     }
 
-    /// The watches by which a change of a node's attributes is seen.
+    /// Returns the watches by which a change of a node's attributes is seen.
     pub(in crate::overlay) fn watch_for(&self, node: NodeId) -> Watched {
         if self.watching.get().is_none() {
             return Watched::default();
@@ -385,7 +388,7 @@ impl Overlay {
             let Ok(found) = state.nodes.get(node) else { return Watched::default() };
             (found.names.first().map(|name| name.parent), found.kind == crate::sys::file::FileKind::Directory)
         };
-        // A directory that is asked for by itself is one the kernel walks through.
+        // If a directory itself is asked for, the kernel is walking through it.
         let itself = if is_dir { self.watch(node) } else { None };
         Watched { parent: parent.and_then(|parent| self.watch(parent)), itself }
     }
@@ -420,12 +423,12 @@ impl Round {
     pub(in crate::overlay) fn take(&mut self, state: &mut State, seen: Vec<Seen>) {
         for one in seen {
             match one {
-                // Of a landing, whose other name comes as well.
+                // The temporary name of a landing, whose other name comes as well.
                 Seen::Appeared(_, name) | Seen::Changed(_, name) if is_temp_name(&name) => {}
                 Seen::Appeared(watch, name) => self.take_name(state.nodes.note_event(watch), name, Comes::New),
                 Seen::Changed(watch, name) => self.take_name(state.nodes.note_event(watch), name, Comes::Known),
                 Seen::Itself(watch) => self.dirs.extend(state.nodes.note_event(watch)),
-                // Its name in the directory above tells the same.
+                // The event on its name in the directory above tells the same.
                 Seen::Ended(watch) => {
                     if let Some(dir) = state.nodes.of_watch(watch) {
                         state.nodes.unwatch(dir);
@@ -450,8 +453,8 @@ impl Round {
 }
 
 impl State {
-    /// Names in a directory that others have renamed, where upper has something by the old path or by the new one: what
-    /// the view has at those is not what it was.
+    /// Returns the names in a directory renamed below for which upper has something by the old path or by the new one:
+    /// there the view does not have what it had.
     fn concerned_by_move(&self, left: &NameLeft) -> NamesIn {
         let old = self.nodes.child_path(left.parent, &left.name);
         let (Ok(old), Ok(new)) = (old, self.nodes.path(left.dir)) else { return NamesIn::new() };
@@ -462,7 +465,7 @@ impl State {
         now.filter_map(|path| self.nodes.entry_at(&path).map(|(dir, name)| (dir, name.to_owned()))).collect()
     }
 
-    /// For how long what was told of a node holds, after a look at it with these watches.
+    /// Returns how long what was told of a node holds, after a look at it with these watches.
     pub(in crate::overlay) fn holds(&self, node: NodeId, meta: &Meta, watched: Watched) -> Holds {
         let is_seen = |dir, watch: Option<WatchSeen>| watch.is_some() && self.nodes.watch_of(dir) == watch;
         let Ok(found) = self.nodes.get(node) else { return Holds::Briefly };
@@ -479,7 +482,7 @@ impl State {
         }
     }
 
-    /// The same of a name that stands for nothing.
+    /// The same for a name that stands for nothing.
     pub(in crate::overlay) fn name_holds(&self, parent: NodeId, watched: Option<WatchSeen>) -> Holds {
         match watched.is_some() && self.nodes.watch_of(parent) == watched {
             true => Holds::UntilTold,
@@ -495,7 +498,7 @@ impl State {
                 self.nodes.set_cached(node, &now.stamp());
             }
             let known = self.nodes.note_shown(node, &now.stamp());
-            // What the kernel writes by itself its programs do, and are told of.
+            // What the kernel writes by itself comes from programs in the view, which are told of it.
             let own = self.nodes.get(node).is_ok_and(|node| node.written_past || node.passed().is_some());
             if cached || (!own && !now.is_dir() && known.is_some_and(|known| known != content)) {
                 return Differs::Content(node, if cached { Cached::Some } else { Cached::Nothing });

@@ -1,9 +1,10 @@
-//! Who acts in a directory, and who renames one: a path that somebody works on stays what it is until he is done.
+//! Requests that act in a directory, and requests that rename one: a path stays what it is while a request works on it.
 //!
-//! The kernel locks the directories whose names a request changes, and none above them. So whoever changes a name or the
-//! attributes of something says in which directory; a rename of that directory, or of one above it, waits until he is
-//! done, and whoever comes then waits for the rename. Nobody else waits, and nobody for himself: a request says it once,
-//! and a directory is never renamed into itself. What is seen below of such a directory meanwhile is half of something.
+//! The kernel locks the directories whose names a request changes, and none above them. So a request that changes a name
+//! or attributes says in which directory. A rename of that directory, or of one above it, waits until the request is
+//! done, and requests that come later wait for the rename. Other requests do not wait, and none waits for itself: a
+//! request says it once, and a directory is never renamed into itself. What is found below in such a directory meanwhile
+//! may be half of an operation.
 
 use std::collections::BTreeSet;
 
@@ -14,26 +15,26 @@ use crate::sys::file::FileKind;
 
 #[derive(Default)]
 pub(in crate::overlay) struct Shape {
-    /// Directories in which somebody works, each as often.
+    /// Directories in which requests work, one entry for each request.
     acting: Vec<NodeId>,
-    /// Directories that are being renamed, or are to be once nobody works in them.
+    /// Directories that are being renamed, or will be once no request works in them.
     renaming: Vec<NodeId>,
 }
 
-/// Until it is dropped the directories stay where they are.
+/// Until this is dropped, the directories stay where they are.
 pub(in crate::overlay) struct Acting<'a, D: AsRef<[NodeId]>> {
     overlay: &'a Overlay,
     dirs: D,
 }
 
-/// Until it is dropped nobody begins to work in the directories.
+/// Until this is dropped, no request begins to work in the directories.
 pub(in crate::overlay) struct Renaming<'a> {
     overlay: &'a Overlay,
     dirs: Vec<NodeId>,
 }
 
 impl Overlay {
-    /// Not to be asked twice by one request, which might wait for itself.
+    /// Waits while one of the directories is being renamed. A request must not ask twice: it might wait for itself.
     pub(in crate::overlay) fn acting<D: AsRef<[NodeId]>>(&self, dirs: D) -> Acting<'_, D> {
         let mut state = self.state.lock();
         while dirs.as_ref().iter().any(|dir| state.is_being_renamed(*dir)) {
@@ -43,14 +44,14 @@ impl Overlay {
         Acting { overlay: self, dirs }
     }
 
-    /// The same for what is done to a node, whose path has the names of the directories above it.
+    /// The same for an operation on a node, whose path has the names of the directories above it.
     pub(in crate::overlay) fn acting_on(&self, node: NodeId) -> impl Drop + '_ {
-        // A directory that is itself renamed has another path then.
+        // The rename of a directory itself changes its path as well.
         let is_dir = self.state.lock().nodes.get(node).is_ok_and(|node| node.kind == FileKind::Directory);
         self.acting([if is_dir { node } else { self.parent_of(node) }])
     }
 
-    /// The same for what is done at paths, in the lowest directories above them that the kernel knows.
+    /// The same for operations at paths, in the lowest directories above them that the kernel knows.
     pub(in crate::overlay) fn acting_at<'a>(&self, paths: impl Iterator<Item = &'a RelPath>) -> impl Drop + '_ {
         let dirs: BTreeSet<NodeId> = {
             let state = self.state.lock();
@@ -59,12 +60,13 @@ impl Overlay {
         self.acting(Vec::from_iter(dirs))
     }
 
-    /// For a rename of these, of which those that are directories take along all that is in them.
+    /// For a rename of these. Those that are directories take along all that is in them, so requests that act there go
+    /// first.
     pub(in crate::overlay) fn renaming(&self, ends: &[&End]) -> Renaming<'_> {
         let mut state = self.state.lock();
         let dirs = ends.iter().filter(|end| end.is_dir());
         let dirs: Vec<NodeId> = dirs.filter_map(|end| state.nodes.child(end.parent, &end.name)).collect();
-        // Before the wait, so that it ends.
+        // Before the wait, so that new requests do not prolong it.
         state.shape.renaming.extend(&dirs);
         while state.acts_within(&dirs) {
             self.changed.wait(&mut state);
@@ -74,7 +76,7 @@ impl Overlay {
 }
 
 impl State {
-    /// Whether somebody is changing something in a directory at this moment.
+    /// True if a request is changing something in a directory at this moment.
     pub(in crate::overlay) fn acts_in(&self, dir: NodeId) -> bool {
         self.shape.acting.contains(&dir)
     }
@@ -125,7 +127,7 @@ impl Drop for Renaming<'_> {
     }
 }
 
-/// Each of `those` once out of `all`.
+/// Takes each of `those` once out of `all`.
 fn take_each(all: &mut Vec<NodeId>, those: &[NodeId]) {
     for one in those {
         if let Some(at) = all.iter().position(|other| other == one) {

@@ -1,7 +1,7 @@
-//! Bursts: one process tree deletes or rewrites many files in one go (SPEC §7). What exceeds the limit is held, and all of
-//! it is one operation, under the number of its first event.
+//! Bursts: one process tree deletes or rewrites many files in one go (SPEC §7). What exceeds the limit is held, and all
+//! of it is one operation, under the number of its first event.
 //!
-//! Counted are paths that had something before the session: what an agent makes and removes again is nobody's loss.
+//! Only paths that had something before the session count: what an agent makes and removes again is no loss.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -13,14 +13,14 @@ use crate::overlay::judge::compare::Comparison;
 use crate::overlay::{Overlay, Result};
 use crate::store::{self, Gathered, Held, UpperId, UpperRow, Writer};
 
-/// What a tree does within this time is done in one go.
+/// What a tree does within this time counts as done in one go.
 pub(super) const WITHIN: Duration = Duration::from_secs(2);
 
-/// By process trees.
+/// By process tree.
 #[derive(Default)]
 pub(in crate::overlay) struct Bursts(Mutex<HashMap<u32, Recent>>);
 
-/// What one tree has done a moment ago.
+/// What one tree has just done.
 #[derive(Default)]
 struct Recent {
     /// Each path once, the latest last.
@@ -30,11 +30,11 @@ struct Recent {
 
 struct Touched {
     path: RelPath,
-    /// The last time.
+    /// When it was last touched.
     at: Instant,
-    /// The first time, in milliseconds since the epoch, as events tell it.
+    /// When it was first touched, in milliseconds since the epoch, as events tell it.
     noted: i64,
-    /// A person has decided since: it counts, and belongs to nothing that comes.
+    /// A person has decided since: the path still counts, but belongs to nothing that comes.
     is_apart: bool,
 }
 
@@ -49,11 +49,11 @@ enum Part {
 }
 
 impl Bursts {
-    /// Notes that a tree deletes or rewrites what is at `path`. Whether that exceeds `limit`.
+    /// Notes that a tree deletes or rewrites what is at `path`. Returns whether that exceeds `limit`.
     fn count(&self, tree: u32, path: &RelPath, limit: u64, now: Instant) -> bool {
         let mut trees = self.0.lock();
         for recent in trees.values_mut() {
-            // In the order of time. Where much is touched, not all of it is looked at with each.
+            // They are in order of time: where much was touched, not all of it has to be looked at each time.
             while recent.touched.front().is_some_and(|touched| now - touched.at >= WITHIN) {
                 recent.touched.pop_front();
             }
@@ -76,10 +76,10 @@ impl Bursts {
         exceeded
     }
 
-    /// What a change of `path` is part of; of a directory, what was done to files in it.
+    /// Returns what a change of `path` is part of; for a directory, what changes of files in it are part of.
     fn part(&self, tree: u32, path: &RelPath) -> Part {
         let trees = self.0.lock();
-        // Mostly there is no burst, and then what was touched need not be looked through.
+        // Mostly there is no burst, and then the touched paths need not be searched.
         let recent = trees.get(&tree).filter(|recent| recent.part != Part::OfNothing);
         let recent = recent.filter(|recent| recent.touched.iter().any(|touched| touched.path.is_within(path)));
         recent.map(|recent| recent.part.clone()).unwrap_or_default()
@@ -91,7 +91,7 @@ impl Bursts {
         }
     }
 
-    /// Events have another operation from now on.
+    /// Events belong to another operation from now on.
     fn renamed(&self, gathered: &Gathered) {
         for recent in self.0.lock().values_mut() {
             if matches!(recent.part, Part::Of(operation) if gathered.were.contains(&operation)) {
@@ -100,7 +100,7 @@ impl Bursts {
         }
     }
 
-    /// Nothing joins what there is. It is counted all the same: no decision of a person makes room for more.
+    /// Later changes do not join the operations so far. Their paths count all the same: no decision makes room for more.
     pub fn end_all(&self) {
         for recent in self.0.lock().values_mut() {
             recent.part = Part::OfNothing;
@@ -110,15 +110,15 @@ impl Bursts {
 }
 
 impl Overlay {
-    /// Counts a change to what its writer takes of the project in one go. Gives whether it is more than he may.
+    /// Counts a change as part of what its writer takes from the project in one go. Returns whether it exceeds the limit.
     pub(in crate::overlay) fn count_in_burst(&self, comparison: &Comparison, by: &Writer) -> bool {
         let takes = comparison.old.exists() && !self.is_fresh_as(&comparison.path, Some(&comparison.present));
         let limit = self.policy().settings.burst;
         takes && self.bursts.count(self.tree_or_itself(by), &comparison.path, limit, Instant::now())
     }
 
-    /// The burst that a change of `path` is part of. What it has done until now becomes part of it, too; should that fail, it
-    /// is held all the same, and only does not say what it came with.
+    /// Returns the burst that a change of `path` is part of. What the tree has done until now becomes part of it, too; if
+    /// that fails, the change is held all the same, and only does not say what it came with.
     pub(super) fn burst_of(&self, path: &RelPath, tree: u32) -> Option<OperationId> {
         match self.bursts.part(tree, path) {
             Part::OfNothing => None,
@@ -132,8 +132,8 @@ impl Overlay {
         }
     }
 
-    /// Makes one operation of what was done to paths, each since a time in milliseconds. What was held with others before
-    /// stays with those, but for operations that are `going_on`.
+    /// Makes one operation of what was done to paths, each since a time in milliseconds. What was held as part of another
+    /// operation before stays with that, unless that is `going_on`.
     pub(super) fn gather(&self, touched: &[(RelPath, i64)], going_on: &[OperationId]) -> Result<Option<OperationId>> {
         let Some(gathered) = self.store.gather(touched, going_on)? else { return Ok(None) };
         let paths = touched.iter().map(|(path, _)| path);
@@ -141,13 +141,13 @@ impl Overlay {
         self.note_gathered(&gathered, &of_paths).map(Some)
     }
 
-    /// Makes one of operations.
+    /// Makes one operation of several.
     pub(in crate::overlay) fn unite(&self, operations: &[OperationId]) -> Result<Option<OperationId>> {
         let Some(gathered) = self.store.unite(operations)? else { return Ok(None) };
         self.note_gathered(&gathered, &[]).map(Some)
     }
 
-    /// What is held of it is told to be part of it, and so is what comes.
+    /// What is held of these operations becomes part of the new one, and so does what comes.
     fn note_gathered(&self, gathered: &Gathered, also: &[UpperId]) -> Result<OperationId> {
         self.goes.renamed(gathered);
         self.bursts.renamed(gathered);
@@ -167,19 +167,19 @@ impl Overlay {
             if let Some(held) = &mut row.held {
                 held.operation = Some(operation);
             }
-            // Who is busy with one may have dropped its row already, and it stays so.
+            // The holder of a claim on one may have dropped its row already: then it stays dropped.
             self.store.update_upper(&row)?;
             upper.row = row;
         }
         Ok(operation)
     }
 
-    /// One that has ended is a tree of its own.
+    /// Returns the tree of a writer. A process that has ended is a tree of its own.
     pub(super) fn tree_or_itself(&self, by: &Writer) -> u32 {
         self.tree_of(by.pid).unwrap_or(by.pid)
     }
 
-    /// What waits for review of what was done at once.
+    /// Returns the held changes of an operation.
     pub fn held_of(&self, operation: OperationId) -> Vec<ChangeId> {
         let held = self.held_rows().into_iter().filter_map(|row| row.held);
         held.filter(|held| held.operation == Some(operation)).map(|held| held.id).collect()

@@ -1,17 +1,17 @@
-//! Goes: what one process does to several paths in one go is one operation, also where it is no burst (SPEC §9).
+//! Goes: what one process does to several paths in one go is one operation, even if it is no burst (SPEC §7).
 //!
-//! The first change of a go is recorded as if it was alone, which it mostly is. Each that follows is recorded under the
-//! operation that the first became. What a process forks is a process of its own, be it the same program: only
+//! The first change of a go is recorded as if it were alone, which it mostly is. Each that follows is recorded under the
+//! operation that the first became. A forked child is a process of its own, even if it runs the same program: only
 //! `/proc/PID/stat` would tell, and reading that can hang where a change is judged (head of `sys/process.rs`).
 //!
 //! ```text
 //!   part_of ──► recorded under its operation, or as one of its own ──► recorded: the next one is part of that
 //! ```
-//! All of an operation must be undone in one landing, or it could not be undone at all. So a go has contents and
-//! directories alone: a further name, a FIFO, socket or device is an operation of its own, and ends what came before it. It
-//! ends as well where undoing all in one landing would be in doubt: when the process renames something to a free name, when
-//! it comes back to a path that is not as it left it, or makes another kind of thing there, when a change belongs to a burst,
-//! and when a person decides about anything.
+//! An operation must be undone in one landing, or it could not be undone at all. So a go has only contents and
+//! directories: a further name, a FIFO, socket or device is an operation of its own, and ends the go before it. A go also
+//! ends where undoing it in one landing would be in doubt: when the process renames something to a free name, when it
+//! comes back to a path that is not as it left it, or makes another kind of thing there, when a change belongs to a
+//! burst, and when a person decides about anything.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -27,10 +27,10 @@ use crate::overlay::{Overlay, Result};
 use crate::store::{self, Gathered, Writer};
 use crate::sys::process;
 
-/// Processes remembered; of more, the one that has been quiet for longest is forgotten.
+/// How many processes are remembered; beyond that, the one that has been quiet longest is forgotten.
 const PROCESSES_MAX: usize = 256;
 
-/// One operation has no more paths: its undo is one landing, which tells all of them in one row.
+/// How many paths one operation may have: its undo is one landing, which tells all of them in one row.
 const PATHS_MAX: usize = 10_000;
 
 /// Guarded by itself; a leaf of the lock order. `/proc` is read without it.
@@ -40,7 +40,7 @@ pub(in crate::overlay) struct Goes(Mutex<Known>);
 #[derive(Default)]
 struct Known {
     processes: HashMap<u32, Go>,
-    /// How many have begun. Who was part of one that is over brings nothing into the next.
+    /// How many goes have begun: a change that was part of an earlier one is not taken into the next.
     count: u64,
     paths: RandomState,
 }
@@ -49,12 +49,13 @@ struct Go {
     number: u64,
     /// The process tree it belongs to, by which bursts are counted.
     tree: u32,
-    /// Of its latest change.
+    /// When its latest change came.
     at: Instant,
     operation: Option<OperationId>,
-    /// The one change that is recorded and not known as an operation, and since when: what is held alone is none.
+    /// The one change that is recorded and not yet known as an operation, and since when: a change held alone is none.
     first: Option<(RelPath, i64)>,
-    /// What it left at paths, by their hashes. Two that have the same end a go too early, which is no harm.
+    /// What it left at paths, by hashes of the paths. Two paths with the same hash end a go too early, which does no
+    /// harm.
     left: HashMap<u64, Stands>,
 }
 
@@ -63,11 +64,11 @@ struct Go {
 pub(in crate::overlay) enum Stands {
     Nothing,
     Content(Digest),
-    /// What was there before: this waits for review.
+    /// What was there before: the change waits for review.
     Held,
     /// What was there before: what waited for review is gone.
     Unheld,
-    /// A directory, a symlink, content that was too large to be hashed meanwhile.
+    /// A directory, a symlink, or content that was too large to be hashed by then.
     Something,
 }
 
@@ -78,12 +79,12 @@ pub(in crate::overlay) enum Doing {
         found: Stands,
         leaves: Stands,
     },
-    /// A directory or a symlink is made. It is no part of a burst, which counts what is lost.
+    /// A directory or symlink is made. That is no part of a burst, which counts what is lost.
     Make,
     RemoveDir,
-    /// Nothing that an undo would reverse below.
+    /// The change is held: there is nothing that an undo would reverse below.
     Hold,
-    /// What waits for review goes, and comes back by an undo.
+    /// What waits for review goes, and an undo brings it back.
     Unhold,
 }
 
@@ -98,21 +99,21 @@ pub(in crate::overlay) struct Part {
     since: i64,
 }
 
-/// What was recorded apart and belongs together.
+/// Changes that were recorded apart and belong together.
 #[derive(Debug, PartialEq, Eq)]
 enum Late {
     Operations([OperationId; 2]),
-    /// What was held alone, and since when, and the operation that the others are.
+    /// Changes that were held alone, and since when; and the operation that the others are.
     Held(Vec<(RelPath, i64)>, Option<OperationId>),
 }
 
 /// What a go says of a change.
 #[derive(Debug, PartialEq, Eq)]
 enum Answer {
-    /// It begins with it, or goes on with it and is no operation yet.
+    /// The change begins the go, or continues it while the go is no operation yet.
     Alone,
     Of(OperationId),
-    /// Becomes one with the change of this path.
+    /// The change becomes one operation with the change of this path.
     After(RelPath, i64),
 }
 
@@ -128,10 +129,10 @@ impl Go {
         Self { number, tree, at, operation: None, first: None, left: HashMap::new() }
     }
 
-    /// Whether what the go and this change do together to the path is one content for another.
+    /// True if the go and this change together replace one content at the path by another.
     fn takes(&self, path: u64, doing: Doing) -> bool {
         match (self.left.get(&path), doing) {
-            // An undo would find its place taken.
+            // An undo would find the place taken.
             (Some(Stands::Unheld), _) => false,
             (_, Doing::Hold) => true,
             (None, _) => self.left.len() < PATHS_MAX,
@@ -169,7 +170,7 @@ impl Known {
         }
     }
 
-    /// Gives what has yet to become one: two threads began at once.
+    /// Returns what still has to become one operation, because two threads began at once.
     fn recorded(&mut self, part: &Part, became: Option<OperationId>, now: Instant) -> Option<Late> {
         let hash = self.paths.hash_one(&part.path);
         let go = self.processes.get_mut(&part.process).filter(|go| go.number == part.go)?;
@@ -200,7 +201,7 @@ impl Known {
 }
 
 impl Goes {
-    /// What came at `path` in a go has become another's content. Where that was all, the go begins anew.
+    /// What came to `path` in a go has become another file's content. If that was all, the go begins anew.
     fn forget(&self, process: u32, path: &RelPath) {
         let mut known = self.0.lock();
         let hash = known.paths.hash_one(path);
@@ -212,7 +213,7 @@ impl Goes {
         }
     }
 
-    /// Events have another operation from now on.
+    /// Events belong to another operation from now on.
     pub fn renamed(&self, gathered: &Gathered) {
         for go in self.0.lock().processes.values_mut() {
             if go.operation.is_some_and(|operation| gathered.were.contains(&operation)) {
@@ -221,19 +222,19 @@ impl Goes {
         }
     }
 
-    /// Of what the processes of a tree are doing right now.
+    /// Returns the operations that the processes of a tree are in right now.
     pub fn operations_of(&self, tree: u32) -> Vec<OperationId> {
         let (known, now) = (self.0.lock(), Instant::now());
         let live = known.processes.values().filter(|go| go.tree == tree && now - go.at < WITHIN);
         live.filter_map(|go| go.operation).collect()
     }
 
-    /// Nothing that comes is part of it.
+    /// Later changes do not join this operation.
     pub fn end_operation(&self, operation: OperationId) {
         self.0.lock().processes.retain(|_, go| go.operation != Some(operation));
     }
 
-    /// What was held alone has become an operation. Gives what another thread has held alone meanwhile.
+    /// What was held alone has become an operation. Returns what another thread has held alone meanwhile.
     fn is(&self, part: &Part, operation: OperationId) -> Option<Late> {
         let mut known = self.0.lock();
         let go = known.processes.get_mut(&part.process).filter(|go| go.number == part.go)?;
@@ -250,7 +251,7 @@ impl Goes {
     }
 }
 
-/// Who has ended is a process of his own.
+/// Returns the process of a thread. A thread that has ended is a process of its own.
 fn process_of(tid: u32) -> u32 {
     process::leader(tid).unwrap_or(tid)
 }
@@ -260,7 +261,8 @@ fn process_of_writer(by: &Writer) -> u32 {
 }
 
 impl Overlay {
-    /// What a change of `path` is part of, which is about to be recorded. Not under the lock of the state.
+    /// Returns what a change of `path` that is about to be recorded is part of. Not to be called under the lock of the
+    /// state.
     pub(in crate::overlay) fn part_of(&self, path: &RelPath, by: &Writer, doing: Doing) -> Part {
         let tree = self.tree_or_itself(by);
         let part = |process, go, operation| Part {
@@ -276,7 +278,7 @@ impl Overlay {
             self.go_ends(by.pid);
         }
         if burst.is_some() || by.pid == 0 {
-            // Of no process is the kernel, and who is out of sight.
+            // The kernel is no process, and a writer out of sight is known as none.
             return part(0, 0, burst);
         }
         let process = process_of_writer(by);
@@ -289,7 +291,7 @@ impl Overlay {
         part(process, go, operation)
     }
 
-    /// The same of what is judged: a temporary file that was renamed over it is no change beside it.
+    /// The same for what is judged: a temporary file that was renamed over it is no further change.
     pub(in crate::overlay) fn part_of_job(&self, job: &Job, path: &RelPath, by: &Writer, doing: Doing) -> Part {
         if let Some((source, _)) = &job.takes_along {
             self.goes.forget(process_of_writer(by), source);
@@ -297,7 +299,7 @@ impl Overlay {
         self.part_of(path, by, doing)
     }
 
-    /// It is recorded: `became` is the operation that it was recorded as, where it was not part of one.
+    /// Notes that a change is recorded; `became` is the operation that it was recorded as, if it was not part of one.
     pub(in crate::overlay) fn recorded(&self, part: &Part, became: Option<OperationId>) {
         let mut late = self.goes.0.lock().recorded(part, became, Instant::now());
         while let Some(apart) = late {
@@ -315,7 +317,7 @@ impl Overlay {
         }
     }
 
-    /// What cannot be gathered is recorded all the same, and only does not say what it came with.
+    /// If changes cannot be gathered they stay recorded, and only do not say what they came with.
     pub(super) fn gathered_or_apart(&self, gathered: Result<Option<OperationId>>) -> Option<OperationId> {
         gathered.unwrap_or_else(|err| {
             log::warn!("gather what was changed in one go: {err}");
@@ -323,14 +325,14 @@ impl Overlay {
         })
     }
 
-    /// What a process does from here on is another operation.
+    /// What a process does from here on is part of another operation.
     pub(in crate::overlay) fn go_ends(&self, pid: u32) {
         if pid != 0 {
             self.goes.end(process_of(pid));
         }
     }
 
-    /// Nothing joins what there is.
+    /// Nothing that comes joins the operations so far.
     pub(in crate::overlay) fn person_decides(&self, review: &Review) {
         if !review.dry_run {
             self.goes.end_all();

@@ -1,9 +1,9 @@
-//! Who is in which run (SPEC §2), and so which processes are one tree (SPEC §7).
+//! Which processes are in which run (SPEC §2), and so which are one tree (SPEC §7).
 //!
-//! A run is known by its *runner*, the process that started its command, waits for it, and gets its orphans. A process is in
-//! it when the runner is above it. To go up from each would cost a look at every process between; so the mount namespaces
-//! that programs of a run were met in are remembered, each run having one of its own as a rule. Rights are not decided by
-//! that memory.
+//! A run is known by its *runner*: the process that started its command, waits for it, and gets its orphans. A process is
+//! in the run if the runner is above it. Going up from each process would cost a look at every process between. So the
+//! mount namespaces in which programs of a run were met are remembered, since as a rule each run has its own. Rights are
+//! not decided by that memory.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
@@ -17,30 +17,32 @@ use crate::store::{EventDraft, Store, now_millis};
 use crate::sys::namespace::{self, Kind};
 use crate::sys::process;
 
-/// More refused requests than this are not told one by one.
+/// Refused requests beyond this many are not recorded.
 const REFUSALS_MAX: usize = 10;
 const REFUSALS_WITHIN: Duration = Duration::from_secs(10);
 
-/// Guarded by itself; a leaf of the lock order. `/proc` is read while it is held, and waits for nobody.
+/// Guarded by itself; a leaf of the lock order. `/proc` is read under it, which waits for no process.
 #[derive(Default)]
 pub struct Runs(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
     live: Vec<Run>,
-    /// Runners, by the namespace that a process of theirs was in. Not our own, which everybody is in.
+    /// Runners, by the mount namespace that a process of theirs was met in. Never by our own, which any process may be
+    /// in.
     namespaces: HashMap<u64, u32>,
-    /// How many have begun.
+    /// How many runs have begun.
     count: u64,
     is_closed: bool,
     is_only_for_runs: bool,
-    /// Another daemon had some, of which something may be left.
+    /// An earlier daemon had runs, of which something may be left.
     had_been: bool,
-    /// The mount namespaces that runs were started from, those of others' too.
+    /// The mount namespaces that runs were started from, including runs of earlier daemons.
     outside: HashSet<u64>,
-    /// Runners whose runs went on when it died, each with what tells of its end: they come by themselves.
+    /// Runners whose runs went on when the earlier daemon died, each with a descriptor that tells of its end: they report
+    /// by themselves.
     awaited: Vec<(u32, OwnedFd)>,
-    /// When requests were refused a moment ago.
+    /// When requests were last refused.
     refused: Vec<Instant>,
 }
 
@@ -50,26 +52,26 @@ pub struct Run {
     pub runner: u32,
     pub uid: u32,
     pub session: String,
-    /// For people.
+    /// As people are told it.
     pub command: String,
     /// In milliseconds since the epoch.
     pub started: i64,
 }
 
 impl Runs {
-    /// As another daemon has left them.
+    /// Returns the runs as an earlier daemon has left them.
     pub fn after_others(store: &Store) -> Result<Self> {
         let (had_been, noted) = (store.has_had_runs()?, store.noted_runners()?);
         let awaited = noted.into_iter().filter_map(|(runner, began)| {
             let end = namespace::pidfd_of(runner).ok()?;
-            // Asked last: the descriptor may be of one that came in its place.
+            // Asked last: the descriptor may be of a process that has got the runner's pid since.
             (process::began(runner) == Some(began)).then_some((runner, end))
         });
         let outside = store.noted_outside()?.into_iter().collect();
         Ok(Self(Mutex::new(Known { had_been, outside, awaited: awaited.collect(), ..Known::default() })))
     }
 
-    /// What `runner` starts is a run from here on. None if it has one, or none can begin any more.
+    /// What `runner` starts is a run from here on. Returns `None` if it has one already, or if none can begin any more.
     pub(super) fn begin(&self, runner: u32, uid: u32, command: &str) -> Option<Run> {
         let mut known = self.0.lock();
         if known.is_closed || known.live.iter().any(|run| run.runner == runner) {
@@ -84,7 +86,7 @@ impl Runs {
         Some(run)
     }
 
-    /// What is left of it counts as nobody's run, and as inside all the same.
+    /// What is left of the run belongs to no run, and counts as inside all the same.
     pub(super) fn end(&self, runner: u32) -> Option<Run> {
         let mut known = self.0.lock();
         known.namespaces.retain(|_, of| *of != runner);
@@ -100,7 +102,7 @@ impl Runs {
         known.refused.len() <= REFUSALS_MAX
     }
 
-    /// Where there is none, there will be none; whether that is so.
+    /// If there is no run, none can begin any more. Returns whether that is so.
     pub fn close_if_none(&self) -> bool {
         let mut known = self.0.lock();
         known.is_closed |= known.live.is_empty();
@@ -111,30 +113,31 @@ impl Runs {
         self.0.lock().live.clone()
     }
 
-    /// Nobody but runs sees the view.
+    /// Notes that nothing but runs sees the view.
     pub fn are_all_there_is(&self) {
         self.0.lock().is_only_for_runs = true;
     }
 
-    /// Whether there has been any since the machine was started, or there is nothing else.
+    /// True if there has been a run since the machine was started, or if nothing but runs sees the view.
     pub fn have_been(&self) -> bool {
         let known = self.0.lock();
         known.is_only_for_runs || known.had_been || known.count > 0
     }
 
-    /// Whether a process is in a mount namespace that a run was started from.
+    /// True if a process is in a mount namespace that a run was started from.
     pub fn were_started_beside(&self, pid: u32) -> bool {
         let its = namespace::of(pid, Kind::Mount);
         its.is_ok_and(|its| self.0.lock().outside.contains(&its))
     }
 
-    /// Whether one may have left a process behind: none was started beside it, and one beside others that are still there.
-    /// Where nobody is, as in a container that came in another's place, no place is more outside than any other.
+    /// True if a run may have left a process behind: its mount namespace is none that a run was started from, and one of
+    /// those is still there. If none is, as in a container that took another's place, no place is more outside than any
+    /// other.
     pub fn may_have_left(&self, pid: u32) -> bool {
         !self.0.lock().outside.is_empty() && !self.were_started_beside(pid)
     }
 
-    /// The run of a process, also of one that has ended where it can have been no other's.
+    /// Returns the run of a process, even of one that has ended, if that can have been in no other.
     fn of_writer(&self, pid: u32) -> Option<Run> {
         self.of(pid).or_else(|| {
             let known = self.0.lock();
@@ -145,7 +148,7 @@ impl Runs {
         })
     }
 
-    /// The run that a process belongs to. None for one that has ended, too.
+    /// Returns the run that a process belongs to; `None` also for a process that has ended.
     pub fn of(&self, pid: u32) -> Option<Run> {
         let mut known = self.0.lock();
         if known.live.is_empty() || pid == 0 {
@@ -155,7 +158,7 @@ impl Runs {
         known.live.iter().find(|run| run.runner == runner).cloned()
     }
 
-    /// Whether a process was started by a runner, or its line cannot be followed to the end.
+    /// True if a process was started by a runner, or if its ancestors cannot be followed to the end.
     pub fn has_started(&self, pid: u32) -> bool {
         let known = self.0.lock();
         if known.live.is_empty() && known.awaited.is_empty() {
@@ -165,11 +168,11 @@ impl Runs {
     }
 }
 
-/// Whose a process is, by those above it.
+/// Which run a process is in, by its ancestors.
 enum Above {
     Runner(u32),
     Nobody,
-    /// One of them is gone, or they are too many.
+    /// One of the ancestors is gone, or there are too many.
     Unknown,
 }
 
@@ -209,7 +212,7 @@ impl Overlay {
         &self.runs
     }
 
-    /// What `runner` starts is a run of its own from here on. None where it cannot begin.
+    /// What `runner` starts is a run of its own from here on. Returns `None` if it cannot begin.
     pub fn run_begun(&self, runner: u32, uid: u32, command: &str) -> Result<Option<Run>> {
         self.store.vitally(|| self.store.note_run(runner))?;
         let Some(run) = self.runs.begin(runner, uid, command) else { return Ok(None) };
@@ -217,7 +220,7 @@ impl Overlay {
         Ok(Some(run))
     }
 
-    /// Whether there was one.
+    /// Returns whether there was one.
     pub fn run_ended(&self, runner: u32) -> Result<bool> {
         let Some(run) = self.runs.end(runner) else { return Ok(false) };
         self.store.vitally(|| self.store.forget_run(runner))?;
@@ -234,7 +237,8 @@ impl Overlay {
         Ok(self.store.vitally(|| self.store.record(&draft))?)
     }
 
-    /// Somebody asked for what they may not; told at most once in a while, so that asking without end fills no log.
+    /// Records a request that was refused, at most `REFUSALS_MAX` in `REFUSALS_WITHIN`: asking without end fills no
+    /// log.
     pub fn note_refused(&self, what: &str, pid: u32, uid: u32) {
         if !self.runs.is_refusal_news(Instant::now()) {
             return;
@@ -248,8 +252,8 @@ impl Overlay {
         }
     }
 
-    /// The process tree of a process (SPEC §7): its run, or else what descends from the leader of its session. 0 where that is
-    /// none of ours to see; none for a process that has ended.
+    /// Returns the process tree of a process (SPEC §7): its run, or else what descends from the leader of its session. 0
+    /// if that is out of our sight; `None` for a process that has ended.
     pub(in crate::overlay) fn tree_of(&self, pid: u32) -> Option<u32> {
         match self.runs.of(pid) {
             Some(run) => Some(run.runner),
@@ -257,8 +261,8 @@ impl Overlay {
         }
     }
 
-    /// The session that what a process does belongs to: its run's, or else the mount's. To be asked while it waits, as far as
-    /// it does: then it is also known whose shell's it is.
+    /// Returns the session that a process acts in: its run's, or else the mount's. To be asked while the process waits,
+    /// if it does: then the shell that it belongs to is noted as well.
     pub(in crate::overlay) fn session_of(&self, pid: u32) -> String {
         self.shells.note(pid);
         self.runs.of_writer(pid).map_or_else(|| self.session.clone(), |run| run.session)

@@ -1,7 +1,7 @@
-//! Shells that will ask what their command has done (SPEC §14): since when, and which processes are theirs.
+//! Shells that will ask what their command has done (SPEC §14): since when, and which processes belong to them.
 //!
-//! Who has ended cannot be asked for its parents any more, so whose a process is gets noted when something that it did is
-//! recorded, while it waits for the answer.
+//! A process that has ended cannot be asked for its parents. So the shell that it belongs to is noted when something it
+//! did is recorded, while it waits for the answer.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,7 +11,7 @@ use crate::overlay::{Overlay, Result};
 use crate::protocol::Event;
 use crate::sys::process;
 
-/// Shells that ended without asking, by `exec` or a signal, are looked for when there are more than this.
+/// If there are more than this, those that ended without asking, by `exec` or a signal, are removed.
 const SHELLS_MAX: usize = 256;
 
 /// Guarded by itself; a leaf of the lock order.
@@ -19,9 +19,9 @@ const SHELLS_MAX: usize = 256;
 pub(in crate::overlay) struct Shells(Mutex<HashMap<u32, Begun>>);
 
 struct Begun {
-    /// The number of the last event before it.
+    /// The number of the last event before it began.
     seq: u64,
-    /// Processes of which something is recorded since.
+    /// Processes of which something has been recorded since.
     own: HashSet<u32>,
 }
 
@@ -34,7 +34,7 @@ impl Shells {
         shells.insert(shell, Begun { seq, own: HashSet::new() });
     }
 
-    /// To be called while the process waits. Belongs to the nearest shell above it, if there is one.
+    /// To be called while the process waits. It belongs to the nearest of these shells above it, if there is one.
     pub fn note(&self, pid: u32) {
         let mut shells = self.0.lock();
         if shells.is_empty() || shells.values().any(|begun| begun.own.contains(&pid)) {
@@ -54,7 +54,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// A shell ends: what it has done, oldest first. Nothing for one that has not begun.
+    /// A shell ends: returns what it has done, oldest first; nothing for a shell that has not begun.
     pub fn shell_ends(&self, shell: u32) -> Result<Vec<Event>> {
         self.settle_pending();
         let Some(begun) = self.shells.0.lock().remove(&shell) else { return Ok(Vec::new()) };

@@ -1,8 +1,9 @@
-//! What each process tree last saw of a path (SPEC §7): who writes over what it has never seen is held, `stale`.
+//! What each process tree last saw of a path (SPEC §7): a change that replaces what its writer has never seen is held,
+//! `stale`.
 //!
-//! Only opens through the view count, and what the tree itself has put there. What was seen of a file goes along when it is
-//! renamed: who saves by renaming it away and making it anew writes over that. Of what came to its name since nobody has
-//! seen anything. The oldest are forgotten when there are too many.
+//! Only opens through the view count, and what the tree itself has put there. When a file is renamed, what was seen of it
+//! goes along: a program that saves by renaming the file away and making it anew replaces that file. Of what came to the
+//! old name since, no tree has seen anything. If there are too many, the oldest are forgotten.
 
 use std::collections::BTreeMap;
 
@@ -17,15 +18,15 @@ use crate::overlay::{Caller, Overlay, Result, State};
 use crate::store::{Went, Writer};
 use crate::sys::file::Meta;
 
-/// Of how many paths, twice.
+/// How many paths are remembered in each of `young` and `old`.
 const PATHS_MAX: usize = 32_768;
-/// How many trees are remembered of each.
+/// How many trees are remembered for each path.
 const TREES_MAX: usize = 8;
 
 #[derive(Default)]
 pub(in crate::overlay) struct Sights {
     young: BTreeMap<RelPath, Vec<Sight>>,
-    /// Forgotten as a whole when there are as many again.
+    /// Forgotten as a whole when `young` is full again.
     old: BTreeMap<RelPath, Vec<Sight>>,
 }
 
@@ -37,7 +38,7 @@ struct Sight {
 }
 
 impl Sights {
-    /// A tree sees what lower has at a path; none: nothing, or what is held there, of which it will be asked anyway.
+    /// A tree sees what lower has at a path. `None`: nothing, or something held, which is compared with its base anyway.
     pub fn note(&mut self, tree: u32, path: &RelPath, stamp: Option<Stamp>) {
         let sights = self.young_at(path);
         sights.retain(|sight| sight.tree != tree);
@@ -47,7 +48,8 @@ impl Sights {
         sights.extend(stamp.map(|stamp| Sight { tree, stamp }));
     }
 
-    /// The same of what it saw there of the same file already; none: of a tree that nobody knows any more.
+    /// The same, if it has seen the same file there already. Without a tree, since it is not known any more: forgets what
+    /// was seen of this file.
     fn note_again(&mut self, tree: Option<u32>, path: &RelPath, stamp: Stamp) {
         let is_of_it = |seen: &Stamp| (seen.device, seen.inode) == (stamp.device, stamp.inode);
         match tree {
@@ -64,20 +66,21 @@ impl Sights {
         sights.iter().find(|sight| sight.tree == tree).map(|sight| sight.stamp)
     }
 
-    /// Lower has at a path what was there before, or what the view had there already: who saw it has missed nothing.
+    /// Lower has what it had at a path before, or what the view showed there already: a tree that saw that has missed
+    /// nothing.
     pub fn unchanged(&mut self, path: &RelPath, before: &Stamp, after: &Stamp) {
         let sights = self.all_at(path).into_iter().flatten();
         sights.filter(|sight| same_content_stamp(&sight.stamp, before)).for_each(|sight| sight.stamp = *after);
     }
 
-    /// What was at or below a path is not, or something else is.
+    /// What was at or below a path is gone, or something else is there.
     pub fn forget_within(&mut self, path: &RelPath) {
         for sights in [&mut self.young, &mut self.old] {
             drop(take_within(sights, path));
         }
     }
 
-    /// What was at or below one end of each is at or below the other.
+    /// What was at or below `from` of each move is at or below its `to`.
     pub fn moved(&mut self, moves: &[Move<'_>]) {
         for sights in [&mut self.young, &mut self.old] {
             let taken: Vec<_> = moves.iter().flat_map(|one| take_within(sights, one.from)).collect();
@@ -86,7 +89,7 @@ impl Sights {
         }
     }
 
-    /// A copy of what is at `from` is at `to`, which is known as little or as much.
+    /// A copy of what is at `from` is at `to`, and has been seen by the same trees.
     pub fn copied(&mut self, from: &RelPath, to: &RelPath) {
         if let Some(seen) = self.young.get(from).or_else(|| self.old.get(from)).cloned() {
             *self.young_at(to) = seen;
@@ -110,7 +113,8 @@ impl Sights {
 }
 
 impl Overlay {
-    /// Whether lower has something else than its writer's tree last saw there. What is held is asked for its base instead.
+    /// True if lower has something else than its writer's tree last saw there. What is held is compared with its base
+    /// instead.
     pub(in crate::overlay) fn is_stale(&self, job: &Job, comparison: &Comparison, by: &Writer) -> Result<bool> {
         if job.row.held.is_some() {
             return Ok(false);
@@ -124,15 +128,15 @@ impl Overlay {
         })
     }
 
-    /// Who makes something at a path that is free is told so: it takes the place of nothing, and is no change of what somebody
-    /// has removed unseen.
+    /// Notes that a program which makes something at a free path was told that it is free: it replaces nothing, and is no
+    /// change of what someone has removed unseen.
     pub(in crate::overlay) fn saw_free(&self, path: &RelPath, caller: &Caller) {
         let tree = self.tree_of(caller.pid);
         self.state.lock().saw(path, None, tree);
     }
 
-    /// Where the file that was at a free path is, if it is still there under another name: what is made at the path is a
-    /// modification (SPEC §4.3) by who knew that one.
+    /// Returns where the file that was at a free path is, if it is still there under another name: for a writer that knew
+    /// it, what is made at the path is a modification (SPEC §4.3).
     fn renamed_away(&self, comparison: &Comparison) -> Result<Option<(RelPath, Meta)>> {
         let Comparison { path, old, present, .. } = comparison;
         if present.exists() || !old.exists() {
@@ -140,7 +144,7 @@ impl Overlay {
         }
         let Some(Went { to, stamp }) = self.went_from(path)? else { return Ok(None) };
         let meta = self.lower.stat(&to).doing(|| format!("stat {to}"))?;
-        // The inode tells, and not its times, which anybody sets.
+        // The inode tells, not its times, which any program can set.
         let is_it = |meta: &Meta| self.births.may_be_one(stamp.key(), meta.key());
         Ok(meta.filter(is_it).map(|meta| (to, meta)))
     }
@@ -156,26 +160,26 @@ impl State {
         tree: Option<u32>,
     ) {
         let is_there = |stamp: Stamp| self.nodes.is_at(open.node, path) && self.nodes.has_lower(open.node, &stamp);
-        // Else we have changed it since, of which is noted who has seen it. The inode alone does not tell: after two landings a
-        // file may have the number that it had.
+        // Otherwise we have changed it since, and that change noted which tree has seen it. The inode alone does not
+        // tell: after two landings a file may have its former number.
         if stamp.is_none_or(|stamp| is_there(stamp) && !open.has_changed_since(epoch)) {
             self.saw(path, stamp, tree);
         }
     }
 
-    /// What `tree` saw of the file that is renamed over something, where somebody has changed that since: by renaming it the
-    /// tree has seen no more of it.
+    /// Returns what `tree` saw of the file that is renamed over something, if that was changed since: a rename shows the
+    /// tree no more of it.
     pub(in crate::overlay) fn seen_of_source(&self, job: &Job, tree: Option<u32>) -> Option<Stamp> {
         let ((source, stamp), tree) = job.takes_along.as_ref().zip(tree)?;
         self.sights.last(tree, source).filter(|seen| !same_content_stamp(seen, stamp))
     }
 
-    /// A process of `tree` has put there what lower has at a path, or sees it there. By which of a file's names it does the
-    /// kernel does not tell: what it has seen under others it sees anew.
+    /// A process of `tree` has put there what lower has at a path, or sees it there. The kernel does not tell by which of
+    /// a file's names: what the tree has seen under others, it sees anew.
     pub(in crate::overlay) fn saw(&mut self, path: &RelPath, stamp: Option<Stamp>, tree: Option<u32>) {
         match tree {
             Some(tree) => self.sights.note(tree, path, stamp),
-            // It has ended, and nobody knows any more whose tree has seen it.
+            // The process has ended, so the tree that has seen it is not known any more.
             None => self.sights.forget_within(path),
         }
         if let Some(stamp) = stamp {
@@ -184,7 +188,7 @@ impl State {
     }
 }
 
-/// What is at or below a path is taken out.
+/// Takes out what is at or below a path.
 fn take_within(sights: &mut BTreeMap<RelPath, Vec<Sight>>, path: &RelPath) -> Vec<(RelPath, Vec<Sight>)> {
     let within = sights.range(path.clone()..).take_while(|(at, _)| at.is_within(path));
     let within: Vec<RelPath> = within.map(|(at, _)| at.clone()).collect();
