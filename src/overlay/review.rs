@@ -1,14 +1,15 @@
-//! What waits for review, as a person looks at it: the list, both sides of each change, and the claim on changes that
-//! somebody is about to confirm or discard.
+//! Held changes as a reviewer sees them: the list, both sides of each change, and the claim on changes that are about to
+//! be confirmed or discarded.
 //!
-//! Several changes are one transaction: either all of them land, durably, or lower and the view are as they were.
-//! Rights are not asked here. Answers are the protocol's own, so that nobody translates them.
+//! Several changes are one transaction: either all of them land, durably, or lower and the view stay as they were. Rights
+//! are checked by `control`. Results are the protocol's own types, so that nothing has to translate them.
 //!
-//! - [`ids`]: what they stand for; [`together`]: what lands or goes with what is named
-//! - [`confirm`], with [`expiry`] (what waited too long), [`merge`] (where both sides moved on), [`confirm_land`] (one landing)
+//! - [`ids`]: what each id stands for; [`together`]: which changes land or go along with those named
+//! - [`confirm`], with [`expiry`] (held too long without a look), [`merge`] (where both sides moved on), [`confirm_land`]
+//!   (one landing)
 //! - [`discard`]; [`hunks`]: a part of a change
 //! - [`inspected`]: what was shown of operations
-//! - [`permits`]: whether who asks could do himself what an undo or a rollback does, asked of what was found
+//! - [`permits`]: whether the caller could make the changes of an undo or a rollback directly, asked of what was found
 
 pub(super) mod confirm;
 mod confirm_land;
@@ -42,7 +43,7 @@ use crate::sys::process;
 
 pub(super) type Reviewed<T> = std::result::Result<T, ErrorBody>;
 
-/// Who acts on held changes or backups, and whether it is done or only told what would be.
+/// Who acts on held changes or backups, and whether the action is a dry run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Review {
     pub by: Writer,
@@ -54,9 +55,10 @@ pub struct Review {
 pub struct Sides {
     pub old: Option<SideContent>,
     pub new: Option<SideContent>,
-    /// What the new one brings beside content, for people.
+    /// What the new side brings besides content, in words for people.
     pub looks: Vec<String>,
-    /// Whether the new one is what the change's id stands for: a program may be writing to it.
+    /// True if the new side still is what the change's id stands for; false while a program is writing to it, for
+    /// example.
     pub is_as_held: bool,
 }
 
@@ -70,11 +72,11 @@ pub struct SideContent {
 #[derive(Clone, Debug)]
 pub enum ShownContent {
     Bytes(Vec<u8>),
-    /// What nobody reads for a diff.
+    /// Too large to be read for a diff.
     Large(Digest),
 }
 
-/// A content that is read piece by piece, if it is large.
+/// Content in memory or, if it is large, a file to read piece by piece.
 #[derive(Debug)]
 pub enum WholeContent {
     Bytes(Vec<u8>),
@@ -101,17 +103,17 @@ impl WholeContent {
     }
 }
 
-/// How long a request waits for writers that were asked to be waited for.
+/// How long a request that asked to wait for writers waits, and how long any request waits for a judgement.
 pub(super) const WAIT_FOR_WRITERS: Duration = Duration::from_secs(60);
 
-/// What is done about writers of a change that is taken for review.
+/// How taking a change for review treats the change's writers.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Writers {
     WaitedFor { deadline: Instant },
     LeftAlone,
 }
 
-/// A held change taken for review: nobody judges it meanwhile.
+/// A held change claimed for review: nothing judges it meanwhile.
 pub(super) struct Taken {
     pub row: UpperRow,
     pub held: Held,
@@ -119,7 +121,7 @@ pub(super) struct Taken {
     pub version: u64,
 }
 
-/// Changes taken for review. Given back however that ends: their writers wait for it.
+/// Changes claimed for review. Given back on drop, however the review ends: their writers wait for that.
 pub(super) struct Reviewing<'a> {
     pub overlay: &'a Overlay,
     pub taken: Vec<Taken>,
@@ -140,32 +142,32 @@ impl Drop for Reviewing<'_> {
 }
 
 impl Overlay {
-    /// Everything that waits for review, by path.
+    /// Every held change, sorted by path.
     pub fn held_rows(&self) -> Vec<UpperRow> {
         self.held_rows_where(|_, _| true)
     }
 
-    /// What of it is wanted.
+    /// The held changes that `wanted` selects, sorted by path.
     pub fn held_rows_where(&self, wanted: impl Fn(&UpperRow, &Held) -> bool) -> Vec<UpperRow> {
         let state = self.state.lock();
         let rows = state.uppers.iter().map(|upper| &upper.row);
         by_path(rows.filter(|row| row.held.as_ref().is_some_and(|held| wanted(row, held))))
     }
 
-    /// What waits for review at a path or below it, by path.
+    /// The held changes at a path or below it, sorted by path.
     pub fn held_within(&self, path: &RelPath) -> Vec<UpperRow> {
         let state = self.state.lock();
         let rows = state.uppers.within(path).into_iter().filter_map(|id| state.uppers.get(id)).map(|upper| &upper.row);
         by_path(rows.filter(|row| row.held.is_some()))
     }
 
-    /// What waits for review under this very id.
+    /// The change held under exactly this id.
     pub fn held_as(&self, id: &ChangeId) -> Option<UpperRow> {
         let state = self.state.lock();
         state.uppers.by_id(id).and_then(|upper| state.uppers.get(upper)).map(|upper| upper.row.clone())
     }
 
-    /// The ids that begin so of what waits, or has waited.
+    /// The ids beginning with `digits`, of changes that are held or once were.
     pub fn ids_beginning_with(&self, digits: &ChangeId) -> BTreeSet<ChangeId> {
         self.state.lock().given_ids.beginning_with(digits).cloned().collect()
     }
@@ -177,7 +179,8 @@ impl Overlay {
         Ok(Sides { old: content(old)?, new: content(new)?, looks, is_as_held })
     }
 
-    /// What a held change brings beside content, and whether that and its content are what its id was made of.
+    /// Returns what a held change brings besides content, and whether that and its content still are what its id was made
+    /// of.
     fn compare_with_id(&self, row: &UpperRow, new: &mut Side) -> Result<(Vec<String>, bool)> {
         let Some(held) = &row.held else { return Ok((Vec::new(), false)) };
         let same_content = new.digest().doing(|| format!("hash {}", row.path()))? == held.new;
@@ -188,12 +191,12 @@ impl Overlay {
         Ok((self.tell_looks(row, &looks, new.kind)?, same_content && looks.digest() == held.looks))
     }
 
-    /// The old side's content, whatever its size; of something that has none nothing.
+    /// The old side's content at any size; `None` if it has none, as a directory.
     pub fn old_content(&self, row: &UpperRow) -> Reviewed<Option<WholeContent>> {
         self.shown_old(row).map(whole_content).map_err(|err| failed(row.path(), &err))
     }
 
-    /// The same of the new side. Refused while that is not what the change's id stands for.
+    /// The same for the new side. Refused while that is not what the change's id stands for.
     pub fn new_content(&self, row: &UpperRow) -> Reviewed<Option<WholeContent>> {
         let mut new = self.row_side(row).map_err(|err| failed(row.path(), &err))?;
         match self.compare_with_id(row, &mut new).map_err(|err| failed(row.path(), &err))? {
@@ -202,7 +205,7 @@ impl Overlay {
         }
     }
 
-    /// What a diff compares with: lower as it is, or as it was when the change was held, where lower has moved on.
+    /// What a diff compares with: lower as it is or, if lower has moved on, as it was when the change was held.
     pub(super) fn shown_old(&self, row: &UpperRow) -> Result<Side> {
         let mut present = self.present_side(row.path())?;
         let stamp = present.meta.map(|meta| meta.stamp());
@@ -225,8 +228,8 @@ impl Overlay {
         Ok(Side { kind: Some(kind), mode, ..side })
     }
 
-    /// Since when a change needs a fresh look, if it does: `expired 5 minutes ago`. Of a second that has begun all counts, so
-    /// that it is never none.
+    /// How long ago a change expired, if it did: `expired 5 minutes ago`. A second that has begun counts in full, so that
+    /// the age is never 0.
     pub fn expired(&self, held: &Held) -> Option<String> {
         let Ttl::After(ttl) = self.policy().settings.ttl else { return None };
         let age = u64::try_from(store::now_millis() - held.renewed).unwrap_or(0);
@@ -236,8 +239,8 @@ impl Overlay {
         (over > 0).then(|| format!("expired {count} {unit}{plural} ago"))
     }
 
-    /// Somebody looked at a change, which may have ended since. One that is being decided or judged at this moment is left
-    /// alone: its row may be gone from the store already, and must not come back.
+    /// Records a fresh look at a change, which may have ended since. A change that is being decided or judged at this
+    /// moment is left alone: its row may be gone from the store already, and must not come back.
     pub fn renew(&self, id: &ChangeId) -> Reviewed<()> {
         let mut state = self.state.lock();
         let upper = state.uppers.by_id(id).and_then(|upper| state.uppers.get_mut(upper));
@@ -248,30 +251,30 @@ impl Overlay {
         }
         match self.store.save_upper(&row) {
             Ok(()) => upper.row = row,
-            // Looking needs no room: who looked sees it, and it expires as if nobody had.
+            // Looking must work on a full disk: the diff is shown, and the change expires as if it had not been.
             Err(err) if err.is_full() => log::warn!("note that {} was looked at: {err}", row.path()),
             Err(err) => return Err(failed(row.path(), &err.into())),
         }
         Ok(())
     }
 
-    /// Remarks of the settings for people.
+    /// Remarks about the settings, for people.
     pub fn policy_notices(&self) -> Vec<String> {
         self.policy().notices.clone()
     }
 
-    /// Why nothing passes by being ignored, where that is so.
+    /// Why no directory passes by being ignored, if there is a repository and none does.
     pub fn git_notice(&self) -> Option<String> {
         self.policy().git_notice()
     }
 
-    /// Why only the built-in rules are in force, where that is so.
+    /// Why only the built-in rules are in force, if that is so.
     pub fn unread_rules(&self) -> Option<String> {
         self.policy().unread.clone()
     }
 
     pub(super) fn take_all(&self, ids: &[ChangeId], writers: Writers) -> Reviewed<Reviewing<'_>> {
-        // In one order, whatever the request's: two requests never wait for each other.
+        // Claimed in one order, whatever the request's, so that two requests never wait for each other.
         let mut in_order: Vec<&ChangeId> = ids.iter().collect();
         {
             let state = self.state.lock();
@@ -301,8 +304,8 @@ impl Overlay {
         Ok(())
     }
 
-    /// None, and nothing is taken, where somebody has begun to write to one that is not to be taken then: he may have another
-    /// open, and its close waits for who has that.
+    /// Claims all of these. Returns `None`, with nothing claimed, if a writer that is not to be left alone has begun on
+    /// one of them: it may have another of them open, and its close of that one would wait for our claim.
     fn take_unwritten(&self, ids: &[&ChangeId], writers: Writers) -> Reviewed<Option<Reviewing<'_>>> {
         let mut taken = Reviewing { overlay: self, taken: Vec::new() };
         for id in ids {
@@ -314,7 +317,7 @@ impl Overlay {
         Ok(Some(taken))
     }
 
-    /// None where somebody writes to it whom nobody leaves alone.
+    /// Returns `None` if the change has a writer that is not to be left alone.
     fn take(&self, id: &ChangeId, writers: Writers) -> Reviewed<Option<Taken>> {
         let mut state = self.state.lock();
         let judged_by = Instant::now() + WAIT_FOR_WRITERS;
@@ -336,24 +339,24 @@ impl Overlay {
                 let version = open.as_ref().map_or(0, |open| open.version());
                 return Ok(Some(Taken { row: upper.row.clone(), held, open, version }));
             }
-            // Judging is short.
+            // A judgement is short.
             if self.changed.wait_until(&mut state, judged_by).timed_out() {
                 return Err(busy_judging(id, &path));
             }
         }
     }
 
-    /// Why nothing of a landing was done; `nothing` says so in the act's own words.
+    /// Why a landing did nothing; `nothing` says so in the action's own words, such as "nothing was discarded".
     pub(super) fn not_landed(&self, err: Error, nothing: &str) -> ErrorBody {
         let room = self.room_wanted(&err);
         let refusal = why_not_landed(err, nothing);
         ErrorBody { message: refusal.message + &room, ..refusal }
     }
 
-    /// The end of what is said of a failure for want of room: who is to make some is told where. Nothing of another one.
+    /// The end of an error message about lack of room: where to make some. Empty for any other failure.
     pub(super) fn room_wanted(&self, err: &Error) -> String {
         let errno = match err {
-            // It is not to be tried again: nothing more is written until the next start has put it right.
+            // Trying again would not help: nothing more is written until the next start has put it right.
             Error::Store(store::Error::Unrecorded(_)) => return String::new(),
             other => other.code(),
         };
@@ -366,7 +369,7 @@ impl Overlay {
         }
     }
 
-    /// Why something of a path failed that needs room.
+    /// The error for something at a path that needs room.
     pub(super) fn failed_in_room(&self, path: &RelPath, err: &Error) -> ErrorBody {
         let failed = failed(path, err);
         ErrorBody { message: failed.message + &self.room_wanted(err), ..failed }
@@ -385,7 +388,7 @@ impl Overlay {
 }
 
 impl State {
-    /// The first of these that somebody is writing to, with its path and the writer's pid.
+    /// The first of these that is being written, with its path and the writer's pid.
     fn written_among<'a>(&self, ids: &[&'a ChangeId]) -> Reviewed<Option<(&'a ChangeId, RelPath, u32)>> {
         let writers = self.writers_of_entries();
         for id in ids {
@@ -397,7 +400,7 @@ impl State {
         Ok(None)
     }
 
-    /// Neither written to nor renamed since it was taken for review.
+    /// True if the change was neither written to nor renamed since it was taken for review.
     pub(super) fn is_as_taken(&self, taken: &Taken) -> bool {
         let Taken { row, open, version, .. } = taken;
         let same_names = self.uppers.get(row.id).is_some_and(|upper| upper.row.names == row.names);
@@ -439,7 +442,7 @@ fn content(mut side: Side) -> Reviewed<Option<SideContent>> {
     Ok(Some(SideContent { content, mode }))
 }
 
-/// An event of a review: who asked for it, and which programs wrote what was reviewed.
+/// Adds to an event of a review who asked for it and which programs wrote what was reviewed.
 pub(super) fn reviewed(event: EventDraft, held: &Held, by: &Writer) -> EventDraft {
     let event = event.asked_by(by);
     match &held.writer {
@@ -466,16 +469,16 @@ pub(super) fn conflict(path: &str, why: &str) -> ErrorBody {
     ErrorBody::new(ErrorCode::Conflict, format!("{path}: {why}"))
 }
 
-/// Somebody else was there between the last look and the landing.
+/// Another program changed the path in lower between the last look and the landing.
 pub(super) fn changed_meanwhile(path: &str) -> ErrorBody {
     conflict(path, "it changed below at this very moment")
 }
 
-/// Why nothing of a landing was done, but for where room is to be made.
+/// Why a landing did nothing, without the advice about room.
 pub(super) fn why_not_landed(err: Error, nothing: &str) -> ErrorBody {
     match err {
         Error::Store(store::Error::Conflict { path }) => changed_meanwhile(&path),
-        // It was done, and the next start finishes it.
+        // The landing was done; the next start finishes it.
         Error::Store(store::Error::Unrecorded(_)) => ErrorBody::new(ErrorCode::WriteFailed, err.to_string()),
         Error::Busy { path, pid: Some(pid) } => busy_open(&path, pid),
         Error::Busy { path, pid: None } => refused_at(&path, ErrorCode::Busy, "it was written to at this very moment"),
@@ -489,7 +492,7 @@ pub(super) fn refused_at(path: &RelPath, code: ErrorCode, why: &str) -> ErrorBod
     ErrorBody { path: Some(path.clone()), ..ErrorBody::new(code, format!("{path}: {why}")) }
 }
 
-/// What neither is shown nor written for anybody.
+/// Refuses paths that are fettlefs's own: they are neither shown to anyone nor written for anyone.
 pub(super) fn check_not_ours(path: &RelPath) -> Reviewed<()> {
     match is_within_reserved(path) {
         true => Err(refused_at(path, ErrorCode::NotPermitted, "it is fettlefs's own")),
@@ -505,7 +508,7 @@ fn busy_judging(id: &ChangeId, path: &RelPath) -> ErrorBody {
     ErrorBody::new(ErrorCode::Busy, format!("{path} is being judged")).about(id.as_str())
 }
 
-/// A directory stays for what is in it.
+/// A directory cannot go while `path`, inside it, is being written.
 pub(super) fn busy_within(path: &RelPath) -> ErrorBody {
     ErrorBody { path: Some(path.clone()), ..ErrorBody::new(ErrorCode::Busy, format!("{path} is being written")) }
 }

@@ -1,11 +1,11 @@
 //! Undoing: what an operation did is reversed as a whole, and never judged (SPEC §4.8, §9, §13).
 //!
-//! An undo is an operation itself, so it can be undone. Whether there is anything to undo the project tells, not a mark: a
-//! path that is as it was before is left alone. Contents and what is held go back by one landing
+//! An undo is an operation itself, so it can be undone. The state of the project, not a mark, decides whether there is
+//! anything to undo: a path that is as it was before is left alone. Contents and held changes go back by one landing
 //! ([`contents`]); each of the other acts is one call below, or one landing of its own.
 //!
 //! - [`contents`], with [`restore`] (contents and their directories) and [`hold_again`] (what was discarded)
-//! - [`attributes`]; [`confirmed`]: what stays, for a confirm has landed it
+//! - [`attributes`]; [`confirmed`]: what stays, because a confirm has landed it
 //! - [`rollback`]: one path goes back to what it was
 
 mod attributes;
@@ -39,7 +39,7 @@ use crate::sys::file::{FileKind, Meta};
 #[derive(Clone, Debug, Default)]
 pub struct UndoHow {
     pub review: Review,
-    /// Also over what somebody else wrote since; that is kept.
+    /// Undo also over what was edited since; that is kept.
     pub force: bool,
     pub permits: Permits,
 }
@@ -48,13 +48,13 @@ pub struct UndoHow {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Undone {
     pub outcomes: Vec<Outcome>,
-    /// What is left of the operation all the same, for people.
+    /// What is left of the operation all the same, as messages for people.
     pub notices: Vec<String>,
 }
 
-/// What becomes of an entry without content.
+/// How an entry without content is reversed.
 enum Reversed {
-    /// What is there now.
+    /// What is there now, and goes.
     Goes(Meta),
     DirComesBack(DirLooks),
     NodeComesBack(NodeLooks),
@@ -73,8 +73,8 @@ impl Reversed {
 }
 
 impl Overlay {
-    /// Reverses all of an operation, durably, or none of it. What waits for review of it goes from the view; what was
-    /// confirmed of it stays, and is told.
+    /// Reverses all of an operation, durably, or none of it. Its changes that are still held go from the view; those that
+    /// were confirmed stay, and a notice says so.
     pub fn undo(&self, id: OperationId, how: &UndoHow) -> Reviewed<Undone> {
         self.person_decides(&how.review);
         let held = self.held_of(id);
@@ -109,7 +109,7 @@ impl Overlay {
         }
     }
 
-    /// One of which nothing has landed did nothing but have something `held`.
+    /// If the log does not have the operation, what is `held` of it is all that there is to undo.
     fn operation(&self, id: OperationId, held: &[ChangeId]) -> Reviewed<Operation> {
         let found = self.store.operation(id);
         match found.map_err(|err| ErrorBody::new(ErrorCode::Io, format!("look up {id}: {err}")))? {
@@ -119,8 +119,8 @@ impl Overlay {
         }
     }
 
-    /// Rules hold for an undo as for a rollback: what is frozen or denied is not written. A rule for some program of the
-    /// view is none for who asks fettlefs.
+    /// Refuses paths that a rule freezes or denies: rules hold for an undo as for a rollback. A rule for a certain
+    /// program of the view does not apply to a caller of fettlefs.
     pub(super) fn check_may_land(&self, path: &RelPath, by: &Writer) -> Reviewed<()> {
         match self.action_by(path, FileKind::Regular, &ours(by)).refuses() {
             true => Err(refused_by_rule(path, path)),
@@ -128,7 +128,7 @@ impl Overlay {
         }
     }
 
-    /// The same for all other names of a file that is changed in place: they show what is done to it by one.
+    /// The same for all other names of a file that is changed in place: what is done by one name shows under each.
     pub(super) fn check_may_rewrite(&self, path: &RelPath, present: Option<&Meta>, by: &Writer) -> Reviewed<()> {
         let Some(meta) = present.filter(|meta| meta.is_file()) else { return Ok(()) };
         let other = self.refused_other_name(meta, &ours(by), Action::refuses);
@@ -138,8 +138,8 @@ impl Overlay {
         }
     }
 
-    /// Refuses where something else stands at a path than what an operation was done to. Landings give a file another inode:
-    /// of one that is told by the log alone.
+    /// Refuses if something else stands at a path than what the operation was done to. A landing gives a file another
+    /// inode, so of a file or symlink with another inode only the log can tell.
     pub(super) fn check_is_same(&self, done: &PathEffect, there: &Meta, operation: &Operation) -> Reviewed<()> {
         let path = &done.path;
         if done.inode.is_none_or(|inode| inode.may_be(there, self.births)) {
@@ -194,7 +194,7 @@ impl Overlay {
         self.reverse_structure(path, &Reversed::NodeComesBack(*looks), operation, how)
     }
 
-    /// Whether there is a place for what was removed, and nothing in it.
+    /// Refuses unless there is a free place for what was removed.
     fn check_comes_back(&self, path: &RelPath, kind: FileKind, operation: &Operation, how: &UndoHow) -> Reviewed<()> {
         self.check_may_land(path, &how.review.by)?;
         self.check_parent(path)?;
@@ -220,7 +220,7 @@ impl Overlay {
         self.reverse_structure(path, &Reversed::Goes(was), operation, how)
     }
 
-    /// Makes an entry without content, or takes one away: one landing.
+    /// Makes or removes an entry without content, by one landing.
     fn reverse_structure(
         &self,
         path: &RelPath,
@@ -275,8 +275,8 @@ impl Overlay {
         Ok(applied.finish()?)
     }
 
-    /// What is done is on disk when this returns, its record included. Where it is not nobody knows for how long it is
-    /// done: nothing is written any more.
+    /// Returns once what was done is on disk, its record included. If that fails, how long it will last is unknown:
+    /// nothing is written any more.
     pub(super) fn durable(&self, path: &RelPath, synced: Result<()>) -> Result<()> {
         let synced = synced.and_then(|()| Ok(self.store.sync()?));
         synced.inspect_err(|err| self.stop_writing(&format!("sync {path}, which was undone: {err}")))
@@ -348,7 +348,7 @@ impl Overlay {
         self.after_move(how, ([path, with], dirs), exchanged)
     }
 
-    /// What is renamed back, with all that is in it.
+    /// Checks a rename back, with all that is in what is renamed.
     fn check_may_move(&self, moves: &[Move<'_>], how: &UndoHow) -> Reviewed<()> {
         let by = &how.review.by;
         for one in moves {
@@ -367,7 +367,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// The directories whose names will have changed. Opened before: after it nothing but the disk may be in the way.
+    /// The directories in which a name will change, opened beforehand: after the rename only the disk may fail.
     fn dirs_of(&self, paths: [&RelPath; 2]) -> Reviewed<[File; 2]> {
         let open = |path: &RelPath| {
             let dir = self.lower.place(path).and_then(|place| place.open_dir());
@@ -377,7 +377,7 @@ impl Overlay {
         Ok([open(paths[0])?, open(paths[1])?])
     }
 
-    /// The end of a rename that is undone: durable, told, and answered for.
+    /// The end of a rename that is undone: made durable, told to the kernel and answered.
     fn after_move(
         &self,
         how: &UndoHow,
@@ -389,7 +389,7 @@ impl Overlay {
         if how.review.dry_run {
             return Ok(vec![outcome]);
         }
-        // Lower has it so, on disk or not.
+        // Lower has it so, whether or not it gets to the disk.
         paths.iter().for_each(|path| self.tell_content_changed(path));
         let synced = dirs.iter().try_for_each(File::sync_all).map_err(Error::from);
         self.durable(paths[0], synced).map_err(|err| failed(paths[0], &err))?;
@@ -409,7 +409,7 @@ impl Overlay {
         }
     }
 
-    /// Both ends of a rename, with directories that the kernel need not know.
+    /// Runs `work` on both ends of a rename; the kernel need not know their directories.
     fn at_both<T>(
         &self,
         from: &RelPath,
@@ -434,7 +434,7 @@ impl Overlay {
 }
 
 impl State {
-    /// As after an `unlink` or `rmdir` of the path.
+    /// As after an `unlink` or `rmdir` of the path by a program.
     pub(super) fn unnamed_at(&mut self, path: &RelPath, was: &Meta) {
         self.epoch += 1;
         if let Some((parent, name)) = self.nodes.entry_at(path) {
@@ -447,14 +447,14 @@ pub fn no_such_operation(id: &str) -> ErrorBody {
     ErrorBody::new(ErrorCode::UnknownId, format!("{id}: there is no such operation")).about(id)
 }
 
-/// Who asks, as a rule for programs sees it.
+/// The caller, as a rule for programs sees it: the program is fettlefs.
 fn ours(by: &Writer) -> Writer {
     let exe = Some(env!("CARGO_PKG_NAME").to_owned());
     let program = Program { pid: by.pid, uid: by.uid, exe, cmdline: None };
     Writer { written_by: Some(program), ..by.clone() }
 }
 
-/// Nothing comes to `path`, for a rule refuses `name`, which is that or another name of the file.
+/// The refusal to change `path` because of a rule for `name`, which is `path` or another name of the file.
 fn refused_by_rule(path: &RelPath, name: &RelPath) -> ErrorBody {
     let refusal = ErrorBody::new(ErrorCode::NotPermitted, format!("a rule keeps {name} from being written"));
     ErrorBody { path: Some(path.clone()), ..refusal }
@@ -484,7 +484,7 @@ pub(super) fn already(operation: &Operation) -> ErrorBody {
 
 pub(super) fn not_undone(path: &RelPath, err: &Error) -> ErrorBody {
     if matches!(err, Error::Errno(libc::ENOENT | libc::ENOTDIR)) {
-        // In the view, where its removal may wait, or below a moment ago.
+        // Either in the view, where its removal may be held, or below, as of a moment ago.
         return refused_at(path, ErrorCode::Conflict, "nothing was undone: its directory is not there any more");
     }
     let error = ErrorBody::new(ErrorCode::WriteFailed, format!("nothing was undone: {path}: {err}"));

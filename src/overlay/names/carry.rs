@@ -1,10 +1,10 @@
 //! What a directory takes along when it is renamed, and what of it must be judged where it arrives (SPEC §4.8).
 //!
-//! Nearly all of it simply moves with the directory, in lower, in one rename. A file that came in this session and comes
-//! to where a rule waits, or where something else was, is *lifted*: copied, and by the landing that renames the directory
-//! taken out of lower and into upper, as if it had been written there and nobody had judged it yet. Then it is settled at
-//! its new path. What can neither move nor be lifted makes the rename `EXDEV`, upon which programs copy and delete, and
-//! each file is judged.
+//! Nearly all of it simply moves with the directory, in lower, in one rename. A file that came in this session and
+//! arrives where a rule gates it, or where something else used to be, is *lifted*: it is copied, and the landing that
+//! renames the directory takes it out of lower and into upper, as if it had been written at its new path and not been
+//! judged yet. Then it is settled there. What can neither move nor be lifted makes the rename fail with `EXDEV`; programs
+//! then copy and delete, and each file is judged.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -32,7 +32,7 @@ pub(in crate::overlay) struct Move<'a> {
 }
 
 impl Move<'_> {
-    /// Where what is at a path comes to by moves that happen at once; None: it stays.
+    /// Where `moves`, which happen at once, take what is at a path; `None` if it stays.
     pub fn all(moves: &[Self], path: &RelPath) -> Option<RelPath> {
         moves.iter().find_map(|one| path.rebase(one.from, one.to))
     }
@@ -56,14 +56,14 @@ struct Passenger<'a> {
 #[derive(Default)]
 pub(super) struct Survey {
     lifted: Vec<RelPath>,
-    /// Directories that come to where nobody judges, by their new paths.
+    /// Directories that arrive where nothing is judged, by their new paths.
     unjudged: Vec<RelPath>,
     /// Inodes that cross between judged and passing paths: how many names each has, and how many come along.
     crossing: HashMap<(u64, u64), (u32, u32)>,
 }
 
 impl Survey {
-    /// Whether everything simply moves along.
+    /// True if everything simply moves along.
     pub fn is_empty(&self) -> bool {
         self.lifted.is_empty()
     }
@@ -88,14 +88,16 @@ impl Overlay {
             self.each_below(one.from, |path, kind| self.look_at(*one, path, kind, &by, &mut survey))?;
         }
         self.check_uppers(moves, &by)?;
-        // What is written through a name that stays where nobody judges would change the other unseen, or the reverse.
+        // Otherwise a write through a name that stays at a passing path would change the judged name unseen, or the
+        // reverse.
         match survey.crossing.values().all(|(links, along)| links == along) {
             true => Ok(survey),
             false => Err(EXDEV),
         }
     }
 
-    /// What a rule freezes or denies of what is in a directory that is renamed without a survey, for nobody judges that.
+    /// Returns what a rule freezes or denies in a directory that is renamed without a survey, because its rename is not
+    /// judged.
     pub(in crate::overlay) fn refused_within(&self, one: &Move<'_>, by: &Writer) -> Result<Option<RelPath>> {
         let refused_of = |path: &RelPath, kind| {
             let moved = path.rebase(one.from, one.to)?;
@@ -111,7 +113,7 @@ impl Overlay {
         Ok(refused)
     }
 
-    /// All that lower has below a directory.
+    /// Calls `look` with all that lower has below a directory.
     fn each_below(&self, dir: &RelPath, mut look: impl FnMut(&RelPath, FileKind) -> Result<()>) -> Result<()> {
         let mut dirs = vec![dir.clone()];
         while let Some(dir) = dirs.pop() {
@@ -126,7 +128,8 @@ impl Overlay {
         Ok(())
     }
 
-    /// What is in upper alone comes along as it is, and is judged or reviewed at its new path: but not where nothing may be.
+    /// Checks what is in upper alone. It comes along as it is, to be judged or reviewed at its new path, unless a rule
+    /// forbids it there.
     pub(super) fn check_uppers(&self, moves: &[Move<'_>], by: &Writer) -> Result<()> {
         for one in moves {
             let names = self.state.lock().names_in_upper(one.from);
@@ -138,7 +141,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// What rules say of an entry at both ends, where it may go from the one to the other.
+    /// Returns what the rules say of an entry at both ends, if they let it go from the one to the other.
     fn check_allowed(&self, path: &RelPath, moved: &RelPath, kind: FileKind, by: &Writer) -> Result<(Action, Action)> {
         let (before, after) = (self.action_by(path, kind, by), self.action_by(moved, kind, by));
         match refused_end((path, moved), (before, after)) {
@@ -163,7 +166,7 @@ impl Overlay {
         }
         let gated_within = before == after && is_gated_within(&passenger, one);
         if matches!(before, Action::Hold(_)) && !gated_within {
-            // Its going is reviewed, too.
+            // That it goes from here must be reviewed, too.
             return Err(EXDEV);
         }
         let gated = matches!(after, Action::Hold(_) | Action::GitConfig) && !gated_within;
@@ -177,7 +180,8 @@ impl Overlay {
         Ok(())
     }
 
-    /// Between judged and passing paths goes only what nobody would miss, and what nobody can write to unjudged.
+    /// A file may cross to a passing path only if it came in this session, and to a judged path only if it has no
+    /// privileges and no program can write to it unjudged.
     fn check_crossing(&self, passenger: &Passenger<'_>, survey: &mut Survey) -> Result<()> {
         let Passenger { path, after, before, .. } = passenger;
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?.ok_or(Error::Errno(libc::ESTALE))?;
@@ -194,13 +198,13 @@ impl Overlay {
         if may { Ok(()) } else { Err(EXDEV) }
     }
 
-    /// What judged paths may not have, unless the mount allows it (SPEC §6).
+    /// True for what judged paths may not have, unless the mount allows it (SPEC §6).
     pub(super) fn is_privileged(&self, meta: &Meta) -> bool {
         let is_device = matches!(meta.kind, FileKind::CharDevice | FileKind::BlockDevice);
         (is_device && !self.grants.dev) || (meta.is_file() && meta.mode & SET_ID != 0 && !self.grants.suid)
     }
 
-    /// Whether its content there is a change of something, or a symlink leads out from there.
+    /// True if it changes something that was at its new path, or is a symlink that leads out of the project from there.
     fn is_changed_there(&self, passenger: &Passenger<'_>) -> Result<bool> {
         let Passenger { path, moved, kind, .. } = passenger;
         Ok(self.is_used_by_another(path, moved, *kind)?
@@ -208,21 +212,21 @@ impl Overlay {
             || self.takes_the_place_of_older(moved, *kind)?)
     }
 
-    /// In an exchange, something older may stand where a file goes, or a directory where a symlink goes.
+    /// True if, in an exchange, something older stands where a file goes, or an older directory where a symlink goes.
     fn takes_the_place_of_older(&self, moved: &RelPath, kind: FileKind) -> Result<bool> {
         let there = self.lower.stat(moved).doing(|| format!("stat {moved}"))?;
         let counts = there.is_some_and(|there| !there.is_dir() || kind == FileKind::Symlink);
         Ok(counts && !self.is_fresh(moved))
     }
 
-    /// Whether a symlink of lower would lead out of the project by being renamed: an absolute one leads where it led.
+    /// True if a symlink of lower would lead out of the project once renamed; an absolute one leads where it led.
     fn leads_out_there(&self, path: &RelPath, moved: &RelPath) -> Result<bool> {
         let target = self.lower.place(path)?.read_symlink().doing(|| format!("read symlink {path}"))?;
         let is_absolute = OsStr::as_bytes(&target).first() == Some(&b'/');
         Ok(!is_absolute && leaves_project(moved, target.as_bytes()))
     }
 
-    /// The same of what lower has at a path, whatever the view has in its place.
+    /// The same for what lower has at a path, whatever the view has in its place.
     pub(super) fn base_leads_out_there(&self, path: &RelPath, moved: &RelPath) -> Result<bool> {
         match self.lower.stat(path).doing(|| format!("stat {path}"))? {
             Some(meta) if meta.kind == FileKind::Symlink => self.leads_out_there(path, moved),
@@ -230,8 +234,8 @@ impl Overlay {
         }
     }
 
-    /// Whether something else than what comes from `path`, and is of `kind`, used to be at `moved` in this session, also a
-    /// directory where it has content. What went there may come back.
+    /// True if something other than what comes from `path` used to be at `moved` in this session. A directory that was
+    /// there counts if `kind` has content. What went from `moved` to `path` may come back.
     pub(super) fn is_used_by_another(&self, path: &RelPath, moved: &RelPath, kind: FileKind) -> Result<bool> {
         if has_content(kind) && self.had_dir(moved)? {
             return Ok(true);
@@ -245,8 +249,8 @@ impl Overlay {
             })
     }
 
-    /// Whether taking a file back from lower loses nothing: it came in this session or was never judged, has no other
-    /// name, and no change of it waits for review.
+    /// True if taking a file back from lower loses nothing: it came in this session or was never judged, has no other
+    /// name, and no change of it is held.
     fn is_liftable(&self, passenger: &Passenger<'_>) -> Result<bool> {
         let Passenger { path, kind, before, .. } = passenger;
         let is_ours = *before == Action::Pass || self.is_fresh(path);
@@ -267,7 +271,7 @@ impl State {
                 What::Whiteout => return None,
                 What::Dir => FileKind::Directory,
                 What::Symlink => FileKind::Symlink,
-                // To rules all that is no directory is the same.
+                // To rules a node is like a regular file.
                 What::File | What::Node => FileKind::Regular,
             };
             Some(row.names.iter().filter(|name| name.is_within(path)).map(move |name| (name.clone(), kind)))
@@ -288,16 +292,16 @@ pub(super) struct Lifted<'a> {
     pub path: RelPath,
     /// What lower has there, and loses.
     pub meta: Meta,
-    /// Its content; none where what landed a moment ago is in upper still, while its writer has it open.
+    /// Its content; `None` if that landed a moment ago and is still in upper, because its writer has it open.
     copy: Option<(NewUpper<'a>, What)>,
-    /// It would survive a power cut, and so must the copy.
+    /// True if lower's file would survive a power cut: then the copy must, too.
     synced: bool,
-    /// What had landed there. What nobody judged is not kept.
+    /// The backup of what had landed there. What was never judged is not kept.
     pub kept: Option<(StagedContent, Backup)>,
 }
 
 impl Overlay {
-    /// Copies what the survey found. Nothing has changed by that.
+    /// Copies what the survey found. This changes nothing yet.
     pub(super) fn lift(&self, survey: Survey, by: &Writer) -> Result<Cargo<'_>> {
         let lifted = survey.lifted.iter().map(|path| self.lift_one(path, by)).collect::<Result<_>>()?;
         Ok(Cargo { lifted, unjudged: survey.unjudged })
@@ -315,13 +319,13 @@ impl Overlay {
         Ok(Lifted { path: path.clone(), meta, copy, synced, kept })
     }
 
-    /// Judges what was lifted, where it is now.
+    /// Judges what was lifted, at its new path.
     pub(super) fn settle_lifted(&self, lifted: &[UpperId], caller: &Caller) -> Result<()> {
         lifted.iter().try_for_each(|id| self.settle_moved(*id, &self.doer(caller)).map(|_| ()))
     }
 
-    /// What whoever has them open goes on with. To be called under the lock that is going to see lower change, after which
-    /// nothing could be refused any more.
+    /// Opens what handles on lifted files go on with. Call this before lower changes, under the same lock: afterwards the
+    /// rename could not be refused any more.
     pub(super) fn open_lifted(
         &self,
         state: &State,
@@ -341,7 +345,7 @@ impl Overlay {
 }
 
 impl State {
-    /// Under the lock that saw lower change: what was lifted is in the view as upper has it.
+    /// Puts what was lifted into the view as upper has it. Call this under the lock that saw lower change.
     pub(super) fn enter_lifted(
         &mut self,
         lifted: Vec<Lifted<'_>>,
@@ -366,7 +370,7 @@ impl State {
 }
 
 impl Lifted<'_> {
-    /// Its entry, as it is at its new path; `ESTALE` when somebody has held or let go of it since.
+    /// Its entry, as it is at its new path; `ESTALE` if the file has been held or its entry evicted since.
     pub(super) fn row(&self, state: &State, moved: RelPath) -> Result<UpperRow> {
         let (base, names) = (Base::of(Below::Nothing), vec![moved]);
         let there = state.uppers.at(&self.path).and_then(|id| state.uppers.get(id)).map(|upper| &upper.row);
@@ -389,7 +393,7 @@ impl Lifted<'_> {
     }
 }
 
-/// Which end of a rename rules keep it from, where they do.
+/// The end of a rename that the rules refuse, if they do.
 fn refused_end<'a>(
     (path, moved): (&'a RelPath, &'a RelPath),
     (before, after): (Action, Action),
@@ -401,8 +405,8 @@ fn refused_end<'a>(
     is_refused.then_some(moved)
 }
 
-/// Whether what makes a path sensitive lies inside the directory that is renamed: `a/.vscode/x` stays as sensitive as it
-/// was when `a` becomes `b`, and nobody reads it from another place than before.
+/// True if what makes a path sensitive lies inside the directory that is renamed: `a/.vscode/x` stays as sensitive as it
+/// was when `a` becomes `b`, and no program reads it from another place than before.
 fn is_gated_within(passenger: &Passenger<'_>, one: Move<'_>) -> bool {
     use crate::policy::rules::Entry;
     let entry = if passenger.kind == FileKind::Symlink { Entry::Symlink } else { Entry::File };

@@ -14,7 +14,7 @@ use crate::policy::rules::Action;
 use crate::store::{Epilogue, NewUpper, UpperId};
 use crate::sys::file::FileKind;
 
-/// An entry that is copied, claimed, as it was before that.
+/// A claimed entry that is copied, as it was before the copy.
 struct Original<'a> {
     open: Option<Arc<OpenFile>>,
     version: u64,
@@ -22,15 +22,16 @@ struct Original<'a> {
 }
 
 impl Original<'_> {
-    /// The kernel keeps writes from a file that is renamed, but not what it writes of a mapping. Nobody else does anything to
-    /// what is claimed.
+    /// True if it was not written to meanwhile. The kernel keeps write calls from a file that is renamed, but not its
+    /// write-back of a mapping; the claim keeps out everything else.
     fn is_as_copied(&self) -> bool {
         self.open.as_ref().is_none_or(|open| open.version() == self.version)
     }
 }
 
 impl Overlay {
-    /// Both paths change at once; each is judged by what it becomes. Gives what has come along and waits for that.
+    /// Both paths change at once; each is judged by what it becomes. Returns entries that came along and still have to be
+    /// judged.
     pub(super) fn exchange(&self, from: &End, to: &End, caller: &Caller) -> Result<Vec<UpperId>> {
         if to.kind().is_none() {
             return Err(Error::Errno(libc::ENOENT));
@@ -42,24 +43,24 @@ impl Overlay {
         if from.structure().or(to.structure()).is_some()
             || ((from.is_dir() || to.is_dir()) && (waits(from) || waits(to)))
         {
-            // The caller copies.
+            // The program copies.
             return Err(Error::Errno(libc::EXDEV));
         }
         match (&from.origin, &to.origin, from.action == Action::Pass, to.action == Action::Pass) {
             (Origin::Lower(_), Origin::Lower(_), true, true) => self.exchange_passing(from, to, caller),
-            // In and out to where nobody judges: the caller copies.
+            // Between a judged and a passing path: the program copies.
             (_, _, true, false) | (_, _, false, true) => Err(Error::Errno(libc::EXDEV)),
             _ if from.is_dir() && to.is_dir() => self.exchange_dirs(from, to, caller),
             _ if from.is_dir() => self.exchange_with_dir(to, from, caller),
             _ if to.is_dir() => self.exchange_with_dir(from, to, caller),
             _ if is_special(&from.origin) && is_special(&to.origin) => self.exchange_below(from, to, caller),
-            // One kind of thing in the place of another, of which only one has content that upper could hold.
+            // Entries of different kinds, only one of which has content that upper could hold.
             _ if is_special(&from.origin) || is_special(&to.origin) => Err(Error::Errno(libc::EXDEV)),
             _ => self.exchange_judged(from, to, caller).map(|()| Vec::new()),
         }
     }
 
-    /// Of two paths that nobody judges. What a directory brings along may come to where it is judged, or leave that.
+    /// Exchanges two passing paths. What a directory brings along may still come to a judged path, or leave one.
     fn exchange_passing(&self, from: &End, to: &End, caller: &Caller) -> Result<Vec<UpperId>> {
         let with_dir = from.is_dir() || to.is_dir();
         if !with_dir || (self.passes_throughout(from) && self.passes_throughout(to)) {
@@ -77,15 +78,15 @@ impl Overlay {
         }
     }
 
-    /// Directories with all that is in them.
+    /// Exchanges directories with all that is in them.
     fn exchange_dirs(&self, from: &End, to: &End, caller: &Caller) -> Result<Vec<UpperId>> {
         let moves = [Move { from: &from.path, to: &to.path }, Move { from: &to.path, to: &from.path }];
         let cargo = self.lift(self.survey(&moves, caller)?, &self.doer(caller))?;
         self.relocate_dirs(from, to, cargo, caller)
     }
 
-    /// Two renames in one: each to a name that the other leaves. No content is lost by it, and both paths remember what
-    /// they had. What would have to be judged at its new path the caller copies.
+    /// Two renames in one, each to the name that the other leaves. No content is lost by it, and both paths remember what
+    /// they had. If anything would have to be judged at its new path, the program copies.
     fn exchange_with_dir(&self, file: &End, dir: &End, caller: &Caller) -> Result<Vec<UpperId>> {
         self.check_in_its_own_place(&file.path, &file.origin)?;
         let kind = file.kind().unwrap_or(FileKind::Regular);
@@ -122,11 +123,11 @@ impl Overlay {
                 return Err(Error::Errno(libc::ESTALE));
             }
             if !originals.iter().all(Original::is_as_copied) {
-                // By writes alone the view is the same: whoever renames looks again all the same.
+                // Writes alone do not change the view; with a new epoch the rename looks again all the same.
                 state.epoch += 1;
                 return Err(Error::Errno(libc::ESTALE));
             }
-            // Both at once: a death right after this leaves both in the view.
+            // Both at once, so that a death right after this leaves both in the view.
             let epilogue = Epilogue {
                 drop: replaced_from.into_iter().chain(replaced_to).collect(),
                 save: vec![at_from.row.clone(), at_to.row.clone()],
@@ -138,7 +139,7 @@ impl Overlay {
                 state.enter_over(&from.path, written(at_from.row, from_synced), replaced_from);
                 state.enter_over(&to.path, written(at_to.row, to_synced), replaced_to);
                 let copies = state.exchanged_as_copies(from, to);
-                // Taking the targets has made orphans of both, and neither is one.
+                // Taking the targets has made orphans of both open files; they go on with the copies.
                 state.bind(&from.path, opened_from);
                 state.bind(&to.path, opened_to);
                 (for_from.keep(), for_to.keep(), copies)
@@ -166,7 +167,8 @@ impl Overlay {
         }
     }
 
-    /// Nothing is judged that is being copied. In one order, so that two who need the same entries never wait for each other.
+    /// Claims what is copied, so that nothing judges it meanwhile. In one order, so that two requests for the same
+    /// entries never wait for each other.
     fn claim_originals(&self, mut ids: [Option<UpperId>; 2]) -> Result<Vec<Original<'_>>> {
         ids.sort_unstable();
         ids.into_iter().flatten().map(|id| self.claim_original(id)).collect()
@@ -179,8 +181,8 @@ impl Overlay {
         Ok(Original { open, version, _claim: claim })
     }
 
-    /// What the view has at one end, which the entry shows that the caller has claimed, or lower: as new upper content, and
-    /// whether that was on disk. Then the copy is.
+    /// Copies what the view has at one end to new upper content: from the `changed` entry, which the caller has claimed,
+    /// or from lower. Also returns whether the original was on disk; then the copy is.
     fn copy_of(&self, end: &End, changed: Option<UpperId>) -> Result<(NewUpper<'_>, bool)> {
         if let Some(id) = changed {
             return self.copy_synced(id, &end.path);

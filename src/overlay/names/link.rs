@@ -1,5 +1,5 @@
-//! Further names: of what lower has at once, of what waits in upper when that lands (SPEC §4.8). Where no link can be, what
-//! comes is a copy.
+//! Further names: of lower's files at once, of what is in upper when that lands (SPEC §4.8). Where there can be no link,
+//! a copy is made.
 
 use std::ffi::OsStr;
 
@@ -22,16 +22,17 @@ impl Overlay {
         self.check_asked_name(node)?;
         let _acting = self.acting([parent, self.parent_of(node)]);
         let path = self.new_path(parent, name)?;
-        // Without a path it may be what the kernel still takes the name for: by this it looks once more.
+        // A node without a path may be one that the kernel wrongly takes for the name; `ESTALE` makes the kernel look
+        // again.
         let source = self.path_of(node).map_err(|_| Error::Errno(libc::ESTALE))?;
         let kind = self.origin(&source)?.kind().unwrap_or(FileKind::Regular);
         let waiting = match self.creation(&path, kind, caller)? {
             Creation::Held(why) => Some(why),
             Creation::AtOnce | Creation::Anew(_) => None,
         };
-        // In the place of a deletion that waits for review it is judged with that.
+        // In the place of a held deletion, the link is judged together with that.
         let replaces_deleted = waiting.as_ref().is_some_and(|why| why.over.is_some());
-        // Names of one change in different directories that wait would go with either.
+        // One change with names in different directories, some of them held, would go with either.
         let in_held_dir = self.is_in_held_dir(&path) && source.parent() != path.parent();
         let used = replaces_deleted || in_held_dir || self.is_used_by_another(&source, &path, kind)?;
         let by = self.writer(caller);
@@ -40,7 +41,7 @@ impl Overlay {
         if old == Action::Freeze || matches!(new, Action::Deny | Action::Freeze) {
             return Err(self.denied(if old == Action::Freeze { &source } else { &path }, &self.doer(caller)));
         }
-        // What is written through a name that passes would change the judged one unseen.
+        // A write through a passing name would change the judged one unseen.
         if (old == Action::Pass) != (new == Action::Pass) {
             return Err(Error::Errno(libc::EXDEV));
         }
@@ -57,8 +58,8 @@ impl Overlay {
         let at = (parent, name);
         if let Origin::Upper(id, _) = origin {
             match self.settle(id, &self.doer(caller))? {
-                // A change has one base, and this name another, or a rule that the others have not: it is a change of its
-                // own, with the same content.
+                // A change has one base, and this name has another one, or a rule that the other names do not have. So it
+                // is a change of its own, with the same content.
                 Settled::Held(_) | Settled::Postponed if judged => {
                     return self.link_as_copy(&source, &path, at, caller, || self.copy_of_upper(id));
                 }
@@ -70,13 +71,13 @@ impl Overlay {
         }
         let leads_out = new != Action::Pass && self.base_leads_out_there(&source, &path)?;
         if (judged && new != Action::Pass) || leads_out {
-            // As what it brings to the path: a copy of what it names.
+            // Judged as what it brings to the path: a copy of what it names.
             return self.link_as_copy(&source, &path, at, caller, || self.copy_to_upper(&source));
         }
         self.link_below(source, &path, at, caller)
     }
 
-    /// In lower at once.
+    /// Makes the link in lower at once.
     fn link_below(
         &self,
         source: RelPath,
@@ -102,12 +103,13 @@ impl Overlay {
 
     fn link_upper(&self, id: UpperId, parent: NodeId, name: &OsStr, path: &RelPath) -> Result<Entry> {
         {
-            // Nobody decides about it meanwhile: one that has gone must not come back with another name.
+            // Claimed, so that the change is not decided meanwhile: one that has gone must not come back with another
+            // name.
             let (_, _claimed) = self.claim(id)?;
             let mut state = self.state.lock();
             let mut row = state.uppers.get(id).map(|upper| upper.row.clone()).ok_or(Error::Errno(libc::ESTALE))?;
             row.names.push(path.clone());
-            // First where it may fail: a name that was refused is nowhere.
+            // This may fail, so it comes first: a name that was refused must not be left anywhere.
             self.store.save_upper(&row)?;
             let first = state.nodes.file_at(row.path());
             state.uppers.set_row(row);
@@ -119,7 +121,7 @@ impl Overlay {
         self.look_up(parent, name)
     }
 
-    /// In the place of a link: a copy of what it names as a new upper entry at `path`, judged at once.
+    /// Instead of a link, makes a copy of what it names: a new upper entry at `path`, judged at once.
     fn link_as_copy<'a>(
         &'a self,
         source: &RelPath,
@@ -137,7 +139,7 @@ impl Overlay {
         self.look_up(parent, name)
     }
 
-    /// The same content once more.
+    /// Copies the content of an upper entry to a new one.
     pub(super) fn copy_of_upper(&self, id: UpperId) -> Result<(NewUpper<'_>, What)> {
         use std::os::fd::AsFd;
         let meta = self.store.upper_meta(id)?;
@@ -173,7 +175,8 @@ impl Overlay {
 }
 
 impl State {
-    /// Lower's file at `source`, which is `meta` now, has one more name. Who has it open for writing writes under both.
+    /// Notes that lower's file at `source`, which is `meta` now, has one more name. Handles open for writing write under
+    /// both.
     fn linked(&mut self, source: &RelPath, meta: &Meta) {
         self.windows.linked(source, meta);
         let Some(upper) = self.uppers.at(source).and_then(|id| self.uppers.get(id)) else { return };
@@ -190,8 +193,9 @@ impl State {
     }
 }
 
-/// Whether `path` is in one object store of git what `source` is in another. `git clone` makes such links, gives up where
-/// they turn out to be copies, and copies by itself where there can be none. Who unpacks a tree or saves a file does not.
+/// True if `path` is in one object store of git what `source` is in another. `git clone` makes such links and gives up if
+/// they turn out to be copies, but copies by itself if links cannot be made. Programs that unpack a tree or save a file
+/// do not.
 fn is_linked_by_clone(source: &RelPath, path: &RelPath) -> bool {
     fn in_store(path: &RelPath) -> Option<Vec<&OsStr>> {
         let names: Vec<&OsStr> = path.components().collect();

@@ -1,4 +1,4 @@
-//! Names that come: directories, nodes, symlinks. Structure lands at once, and is recorded (SPEC §4.8).
+//! Making directories, nodes and symlinks. Structure lands at once, and is recorded (SPEC §4.8).
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -34,7 +34,7 @@ impl Overlay {
         self.make_structure(parent, name, made, caller, |place, mode| place.make_dir(mode))
     }
 
-    /// A FIFO, socket, device or empty regular file. The kernel does the talking through the first three.
+    /// A FIFO, socket, device or empty regular file. Reads and writes of the first three are served by the kernel itself.
     pub fn mknod(&self, parent: NodeId, name: &OsStr, mode: u32, device: u64, caller: &Caller) -> Result<Entry> {
         let kind = FileKind::from_mode(mode);
         if kind == FileKind::Regular {
@@ -48,7 +48,7 @@ impl Overlay {
         self.make_structure(parent, name, made, caller, |place, mode| place.make_node(kind, mode, device))
     }
 
-    /// In lower at once, or in upper where that cannot be.
+    /// Makes an entry in lower at once, or in upper if lower cannot have it yet.
     fn make_structure(
         &self,
         parent: NodeId,
@@ -90,7 +90,7 @@ impl Overlay {
         self.look_up(parent, name)
     }
 
-    /// What making something that is not judged does.
+    /// The effect of making something that is not judged.
     pub(super) fn made(&self, path: &RelPath, kind: FileKind) -> Result<Effect> {
         Ok(match kind {
             FileKind::Directory => Effect::DirMade,
@@ -105,7 +105,7 @@ impl Overlay {
         })
     }
 
-    /// What is at the path came in this session, or is older and has a new name: the one it had is `from`.
+    /// Records that what is at the path came in this session, or is older and has a new name; `from` is the name it had.
     pub(super) fn note_created(
         &self,
         path: &RelPath,
@@ -131,7 +131,7 @@ impl Overlay {
                 None
             }
         };
-        // Landings give a file that was made another inode.
+        // A landing gives a file another inode than the one it was made with.
         let lasts = kind == FileKind::Directory || kind.is_special();
         let made =
             if lasts && effect.is_some() { self.lower.stat(path).doing(|| format!("stat {path}"))? } else { None };
@@ -149,7 +149,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// Structure lands at once and is recorded (SPEC §4.8), in words and for who undoes it, with what it means for
+    /// Records structure that has landed (SPEC §4.8): in words, with the effects that an undo reverses and with its
     /// anchors.
     pub(in crate::overlay) fn record_structure(
         &self,
@@ -162,7 +162,7 @@ impl Overlay {
         self.record_done(self.structure_event(path, what, by).doing(effects), anchors).map(|_| ())
     }
 
-    /// Lower has it already, which a full disk does not undo.
+    /// Lower has it already, so a full disk must not keep it from being recorded.
     pub(super) fn record_done(&self, event: EventDraft, anchors: Vec<Anchor>) -> Result<Option<OperationId>> {
         let epilogue = Epilogue { anchors, events: vec![event], ..Epilogue::default() };
         Ok(self.store.vitally_for_programs(|| self.store.record_operation(&epilogue))?)
@@ -184,7 +184,7 @@ impl Overlay {
         self.saw_free(&path, caller);
         let gated = matches!(action, Action::Hold(_)) || self.is_in_held_dir(&path);
         let judged = match action {
-            // Where a deletion waits for review lower has the name.
+            // If a deletion is held here, lower has the name.
             Action::Pass => self.state.lock().uppers.at(&path).is_some(),
             _ => gated || leaves_project(&path, target.as_bytes()) || used,
         };
@@ -195,8 +195,8 @@ impl Overlay {
         self.look_up(parent, name)
     }
 
-    /// Whether something used to be at a free path in this session: what is made there is a modification of that (SPEC
-    /// §4.3). `EEXIST` where something is.
+    /// True if something used to be at a free path in this session: what is made there is a modification of that (SPEC
+    /// §4.3). `EEXIST` if something is there now.
     fn is_used(&self, path: &RelPath) -> Result<bool> {
         match self.origin(path)? {
             Origin::Lower(_) | Origin::Upper(..) => Err(Error::Errno(libc::EEXIST)),
@@ -216,8 +216,8 @@ impl Overlay {
         self.settle_what_is_shown(id, caller)
     }
 
-    /// Judges what the view shows already, and the database knows: it is done, whatever hinders its judging. What cannot
-    /// be judged now is judged later, like what a close could not have judged.
+    /// Judges what the view shows already and the database knows. The act is done, even if its judging fails; then it is
+    /// judged later, as if a close could not have judged it.
     pub(super) fn settle_what_is_shown(&self, id: UpperId, caller: &Caller) -> Result<()> {
         match self.settle(id, &self.doer(caller)) {
             Err(Error::Denied) => Err(Error::Denied),
@@ -230,7 +230,7 @@ impl Overlay {
     }
 }
 
-/// Takes away what was made a moment ago and could not be recorded: who asked for it is told that it was not made.
+/// Takes away what was made a moment ago and could not be recorded: the caller is told that it was not made.
 pub(super) fn unmake(place: &Place, kind: FileKind, path: &RelPath) {
     let gone = if kind == FileKind::Directory { place.remove_dir() } else { place.unlink() };
     if let Err(err) = gone {

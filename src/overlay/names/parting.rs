@@ -1,5 +1,5 @@
-//! How a change goes on without one of the names of its file. What takes that name is recorded in the same transaction: a
-//! death leaves the name to the one or to the other.
+//! How a change goes on without one of the names of its file. What takes that name is recorded in the same transaction,
+//! so that a death leaves the name to either the one or the other.
 
 use super::relocate::{Leaves, NameMove};
 use super::rename::End;
@@ -14,17 +14,17 @@ use crate::sys::file::Meta;
 
 /// How a change goes on without a name that is about to go.
 pub(super) enum Parting {
-    /// Lower has it not by that name, which was to be made.
+    /// Lower does not have the file by that name, which was still to be made.
     Unmade,
     /// Under another name that lower has for its inode.
     Other(RelPath),
-    /// Lower's file takes along, from the first of the two, what was to be made as its further name.
+    /// Lower's file is renamed from the first of the two to the second, which was to be made as its further name.
     Moves(Box<[End; 2]>),
-    /// Lower's file stays, for the going of its name is judged by itself; under its other names the change is new.
+    /// Lower's file stays, because the removal of its name is judged by itself; under its other names the change is new.
     Leaves,
 }
 
-/// A change that goes on without a name. Who has it go has claimed the change.
+/// A change that goes on without a name. The caller that takes the name has claimed it.
 pub(super) struct Departure {
     pub id: UpperId,
     pub path: RelPath,
@@ -32,13 +32,13 @@ pub(super) struct Departure {
 }
 
 impl Departure {
-    /// Lower has nothing by that name any more.
+    /// True if lower has nothing by that name any more.
     pub fn empties_name(&self) -> bool {
         matches!(self.parting, Parting::Moves(_))
     }
 }
 
-/// Changes that have gone on without a name, and the names that stand for other nodes by that.
+/// Changes that have gone on without a name, and names that therefore stand for other nodes.
 #[derive(Default)]
 #[must_use]
 pub(super) struct Parted {
@@ -47,13 +47,13 @@ pub(super) struct Parted {
 }
 
 impl Overlay {
-    /// None where the change has no other name.
+    /// Returns `None` if the change has no other name.
     pub(super) fn departure(&self, path: &RelPath, id: UpperId, row: &UpperRow) -> Result<Option<Departure>> {
         Ok(self.parting(path, row)?.map(|parting| Departure { id, path: path.clone(), parting }))
     }
 
-    /// What one name of a change is based on by itself. That is nothing for one that was to be made, whatever somebody has put
-    /// there since: what takes its place is judged as one who has not seen that.
+    /// The base of one name of a change by itself. For a name that was still to be made that is nothing, even if
+    /// something was put there below since: the writer of what takes its place has not seen that.
     pub(super) fn base_of_name(&self, path: &RelPath, row: &UpperRow) -> Result<Base> {
         let meta = match row.further_names().contains(path) {
             true => None,
@@ -66,7 +66,7 @@ impl Overlay {
         let further = row.names.iter().find(|name| *name != path);
         let is_base = || -> Result<bool> {
             let below = self.lower.stat(path).doing(|| format!("stat {path}"))?;
-            // A directory is nothing that content is a change of: it goes with what is in it, or stays.
+            // Content is no change of a directory: that goes with what is in it, or stays.
             Ok(path == row.path() && below.is_some_and(|meta| !meta.is_dir()))
         };
         if further.is_some() && !is_base()? {
@@ -77,7 +77,7 @@ impl Overlay {
         }
         let Some(further) = further else { return Ok(None) };
         let (from, free) = (self.end_of(path)?, End { origin: Origin::Nothing, ..self.end_of(further)? });
-        // Somebody may have put something of his own there since.
+        // Another program may have put something there since.
         let is_taken = self.lower.exists(further).doing(|| format!("stat {further}"))?;
         Ok(Some(match is_taken || self.is_judged_there(&from, &free)? {
             true => Parting::Leaves,
@@ -85,7 +85,7 @@ impl Overlay {
         }))
     }
 
-    /// A change goes on without a name that nothing takes.
+    /// Lets a change go on without a name that nothing else takes.
     pub(super) fn part(&self, departure: Departure) -> Result<()> {
         let mut state = self.state.lock();
         let (_, parted) = self.depart(&mut state, vec![departure], Epilogue::default(), Vec::new(), |_| ())?;
@@ -94,8 +94,8 @@ impl Overlay {
         Ok(())
     }
 
-    /// Changes go on without a name each, and the view has what takes those names by `enter`: all of it or nothing, also
-    /// where lower's file moves to another name of its own.
+    /// Lets changes go on without one name each, and has `enter` put into the view what takes those names: all of it or
+    /// nothing, even if lower's file moves to another name of its own.
     pub(super) fn depart<T>(
         &self,
         state: &mut State,
@@ -115,13 +115,14 @@ impl Overlay {
         kept.into_iter().for_each(|(content, backup)| landing.keep(content, backup));
         let applied = self.apply_move(state, &one, landing, recorded)?;
         let parted = state.parted(departures, rows);
-        // Before it is recorded: should that fail, the journal tells of all of it.
+        // Not after it is recorded: should that fail, the journal still tells of all of it.
         let entered = enter(state);
         applied.finish()?;
         Ok((entered, parted))
     }
 
-    /// What lower's file does for it: of two changes that part at once only the one whose name nothing takes moves.
+    /// The rename of lower's file that this needs, if any. If two changes part at once, only the file whose name nothing
+    /// takes moves.
     fn move_below_of<'a>(&self, departures: &'a [Departure]) -> Result<Option<NameMove<'a>>> {
         let ends = departures.iter().find_map(|departure| match &departure.parting {
             Parting::Moves(ends) => Some(&**ends),
@@ -135,14 +136,14 @@ impl Overlay {
         parted.ids
     }
 
-    /// Judges changes that wait for review, where they have left what they were based on. Not under a claim on them.
+    /// Judges held changes that have left what they were based on. Not to be called with a claim on them.
     pub(super) fn settle_parted(&self, ids: impl IntoIterator<Item = UpperId>, by: &Writer) -> Result<()> {
         let has_left = |id: &UpperId| self.state.lock().uppers.get(*id).is_some_and(|upper| upper.left);
         ids.into_iter().filter(has_left).try_for_each(|id| self.settle_moved(id, by).map(|_| ()))
     }
 
-    /// A change is of the file that was written: where somebody has made the name that it goes by lead elsewhere below, it
-    /// goes on by another one.
+    /// A change belongs to the file that was written. If the name that it goes by leads to another file below by now, the
+    /// change goes on by another name of its own file.
     pub(in crate::overlay) fn follow_file(&self, id: UpperId) -> Result<()> {
         let is_shared = self.state.lock().uppers.get(id).is_some_and(|upper| upper.row.base.is_shared());
         if !is_shared {
@@ -163,8 +164,8 @@ impl Overlay {
         node.map_or(Ok(()), |node| self.drop_lost_name(node, path).map(drop))
     }
 
-    /// What a change is based on that is about to be written where `present` is: where that is another file by now, it takes
-    /// the place of that one name, whatever others that file has.
+    /// The base of a change that is about to be written where `present` is. If that is another file by now, the change
+    /// replaces this one name only, whatever others that file has.
     pub(in crate::overlay) fn base_over(&self, base: &Base, present: Option<&Meta>) -> Base {
         match self.is_of_file(base, present) {
             true => *base,
@@ -172,7 +173,7 @@ impl Overlay {
         }
     }
 
-    /// Whether `present` is the very file that a change was written to, whatever is in it by now.
+    /// True if `present` is the very file that a change was written to, whatever is in it by now.
     fn is_of_file(&self, base: &Base, present: Option<&Meta>) -> bool {
         match (base.below, present) {
             (Below::Entry { stamp, .. }, Some(present)) => self.births.may_be_one(stamp.key(), present.key()),
@@ -180,8 +181,8 @@ impl Overlay {
         }
     }
 
-    /// Another name of the inode that `row` was written through: one that the kernel has looked up, or else one that it
-    /// has not, which is looked for.
+    /// Another name of the inode that `row` was written through: one that the kernel has looked up, or else one found by
+    /// a search.
     pub(in crate::overlay) fn other_name_below(&self, path: &RelPath, row: &UpperRow) -> Result<Option<RelPath>> {
         let Below::Entry { stamp, links: 2.., .. } = row.base.below else { return Ok(None) };
         let names = {
@@ -202,15 +203,15 @@ impl Overlay {
     }
 
     fn find_other_name(&self, path: &RelPath, meta: &Meta) -> Result<Option<RelPath>> {
-        // One that is held as deleted or replaced is no name of the file in the view.
+        // A name that is held as deleted or replaced is no name of the file in the view.
         let is_shown = |name: &RelPath| name != path && self.state.lock().is_taken_from_lower(name);
         let found = self.judged_name_below(meta, is_shown)?;
-        // Whoever has the file open by the name that goes has it open by this one.
+        // Handles that have the file open by the name that goes then have it open by this one.
         found.iter().try_for_each(|name| self.learn_name(name))?;
         Ok(found)
     }
 
-    /// The same of a file that nobody has changed and somebody has open, if the name that goes is the only one looked up.
+    /// The same for an open file that is unchanged, if the name that goes is the only one looked up.
     pub(super) fn learn_other_name(&self, path: &RelPath, meta: &Meta) -> Result<()> {
         let is_only_known = {
             let state = self.state.lock();

@@ -19,7 +19,7 @@ use crate::store::{
 };
 use crate::sys::file::{FileKind, Meta};
 
-/// Two ends of a rename with which upper entries go along.
+/// The two ends of a rename that takes upper entries along.
 struct Moving<'a> {
     from: &'a End,
     to: &'a End,
@@ -28,27 +28,27 @@ struct Moving<'a> {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
-    /// An empty directory that looks so takes its place, where there is to be one.
+    /// An empty directory with the looks of `leaves` takes its place, if there is to be one.
     RenameDir {
         leaves: Option<DirLooks>,
     },
     ExchangeDirs,
-    /// The file is where it comes from, the directory where it goes.
+    /// `from` is the file, `to` the directory.
     ExchangeFileAndDir,
-    /// Of what has nothing to judge: what passes, FIFOs, sockets, devices.
+    /// Of entries with nothing to judge: passing ones, FIFOs, sockets, devices.
     ExchangeBelow,
 }
 
 /// What a rename to a free name is to what it leaves.
 #[derive(Clone, Copy)]
 pub(super) enum Leaves {
-    /// A path that is free, and as new or as old as it was.
+    /// A path that is free from then on, and counts as new or old as it did before.
     Path,
     /// One of several names, which is removed or replaced at this moment.
     Name,
 }
 
-/// An entry of lower that goes to a name that is free, or has nothing to judge.
+/// An entry of lower on its way to a name that is free, or that has nothing to judge.
 pub(super) struct NameMove<'a> {
     from: &'a End,
     leaves: Leaves,
@@ -67,7 +67,7 @@ impl NameMove<'_> {
 }
 
 impl Moving<'_> {
-    /// What upper entries at or below each path are called then.
+    /// Where upper entries at or below each path go.
     fn moves(&self) -> Vec<Move<'_>> {
         let there = Move { from: &self.from.path, to: &self.to.path };
         let back = Move { from: there.to, to: there.from };
@@ -77,7 +77,7 @@ impl Moving<'_> {
         }
     }
 
-    /// The same of judged directories alone.
+    /// The same for judged directories alone.
     fn moves_of_dirs(&self) -> Vec<Move<'_>> {
         let [from, to] = [self.from, self.to].map(|end| &end.path);
         match self.how {
@@ -91,7 +91,7 @@ impl Moving<'_> {
         self.from.action == Action::Pass && self.to.action == Action::Pass
     }
 
-    /// What becomes known by it, where lower has `here` where it comes from. What lies at `gone` does not come along.
+    /// The anchors that the rename leads to. `here` is what lower has at `from`; what lies at `gone` does not come along.
     fn anchors(&self, past: &Past, here: Option<&Meta>, gone: &[RelPath]) -> Vec<Anchor> {
         match self.how {
             How::RenameDir { .. } | How::ExchangeDirs => past.moved_dirs(&self.moves_of_dirs(), gone),
@@ -100,7 +100,7 @@ impl Moving<'_> {
         }
     }
 
-    /// The entries of what is lifted, as they are once it has come along.
+    /// The rows of what is lifted, at its new paths.
     fn lifted_rows(&self, state: &State, lifted: &[Lifted<'_>]) -> Result<Vec<UpperRow>> {
         let moves = self.moves();
         let moved = |path: &RelPath| Move::all(&moves, path).ok_or(Error::Errno(libc::ESTALE));
@@ -108,15 +108,15 @@ impl Moving<'_> {
     }
 }
 
-/// What came of a rename with which upper entries went along.
+/// The result of a rename that took upper entries along.
 struct Relocated {
     operation: Option<OperationId>,
-    /// What is in upper now and waits to be judged.
+    /// Lifted entries, which are in upper now and still have to be judged.
     lifted: Vec<UpperId>,
 }
 
 impl Overlay {
-    /// An entry of lower to a name that was always free, or over one that has nothing to judge.
+    /// Renames an entry of lower to a name that was always free, or over one that has nothing to judge.
     pub(super) fn move_below(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
         self.move_below_as(from, to, self.renamed_event(from, to, caller)).map(|_| ())
     }
@@ -132,8 +132,8 @@ impl Overlay {
         Ok(operation)
     }
 
-    /// An upper entry to a free name. What it is based on moves along in lower, which is an event; what lower has never had
-    /// leaves no trace of its earlier names.
+    /// Renames an upper entry to a free name. What it is based on moves along in lower, which is an event; an entry that
+    /// lower has never had leaves no trace of its earlier names.
     pub(super) fn move_upper(&self, from: &End, to: &End, id: UpperId, caller: &Caller) -> Result<()> {
         let moves_below = self.lower.exists(&from.path).doing(|| format!("stat {}", from.path))?;
         let events = moves_below.then(|| self.renamed_event(from, to, caller));
@@ -145,12 +145,12 @@ impl Overlay {
         let (renamed, operation) = self.move_claimed(from, to, id, events)?;
         drop(claimed);
         self.tell_renamed(to, renamed);
-        // It may have landed just before; our claim kept its entry from being let go of then.
+        // It may have landed just before, when our claim kept its entry from being evicted.
         self.evict(id);
         Ok(operation)
     }
 
-    /// The same for who has claimed it.
+    /// The same for a caller that has claimed the entry.
     fn move_claimed(
         &self,
         from: &End,
@@ -186,13 +186,14 @@ impl Overlay {
         let renamed = state.renamed(one.from, one.to);
         let operation = match is_below {
             true => applied.finish_soon()?,
-            // Should somebody change lower in that moment, too, what is held would be found under its old name.
+            // Recorded at once: were the daemon to die before a later record, and lower changed by another program, too,
+            // what is held would be found under its old name.
             false => applied.finish()?.operation,
         };
         Ok((renamed, operation))
     }
 
-    /// Lower has it at its new name, and what is known of lower agrees. What upper has is the caller's.
+    /// Renames in lower, and updates what is known of lower. Upper entries are left to the caller.
     pub(super) fn apply_move<'a>(
         &self,
         state: &mut State,
@@ -213,18 +214,18 @@ impl Overlay {
         Ok(applied)
     }
 
-    /// None where lower has nothing at `from`.
+    /// Returns `None` if lower has nothing at `from`.
     pub(super) fn name_move<'a>(&self, from: &'a End, leaves: Leaves, to: &'a End) -> Result<Option<NameMove<'a>>> {
         let meta = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
         Ok(meta.map(|meta| NameMove { from, leaves, to, meta }))
     }
 
-    /// A directory with all that is in it. Held changes below it come along under new ids.
+    /// Renames a directory with all that is in it. Held changes below it come along under new ids.
     pub(super) fn relocate_dir(&self, from: &End, to: &End, cargo: Cargo<'_>, caller: &Caller) -> Result<Vec<UpperId>> {
         self.relocate_told(&Moving { from, to, how: How::RenameDir { leaves: None } }, cargo, caller)
     }
 
-    /// Two directories with all that is in them.
+    /// Exchanges two directories with all that is in them.
     pub(super) fn relocate_dirs(
         &self,
         from: &End,
@@ -235,7 +236,7 @@ impl Overlay {
         self.relocate_told(&Moving { from, to, how: How::ExchangeDirs }, cargo, caller)
     }
 
-    /// A file, and a directory with all that is in it: each to a name that the other leaves.
+    /// Exchanges a file and a directory with all that is in it: each gets the name that the other leaves.
     pub(super) fn relocate_file_and_dir(
         &self,
         file: &End,
@@ -246,13 +247,13 @@ impl Overlay {
         self.relocate_told(&Moving { from: file, to: dir, how: How::ExchangeFileAndDir }, cargo, caller)
     }
 
-    /// Two entries of lower that nobody judges.
+    /// Exchanges two entries of lower that are not judged.
     pub(super) fn exchange_below(&self, from: &End, to: &End, caller: &Caller) -> Result<Vec<UpperId>> {
         self.relocate_told(&Moving { from, to, how: How::ExchangeBelow }, Cargo::default(), caller)
     }
 
-    /// Undoes a rename to a free name: whatever is at `from` goes to `to`, and nobody judges it. Where it had taken the place
-    /// of an empty directory `leaves` is what that looked like.
+    /// Undoes a rename to a free name: whatever is at `from` goes to `to`, unjudged. If it had taken the place of an
+    /// empty directory, `leaves` is what that looked like.
     pub(in crate::overlay) fn move_back(
         &self,
         from: &End,
@@ -295,17 +296,17 @@ impl Overlay {
         Ok(self.relocate(moving, Cargo { unjudged, ..Cargo::default() }, &[event])?.operation)
     }
 
-    /// Gives what is in upper now and waits to be judged.
+    /// Returns lifted entries, which still have to be judged.
     fn relocate_told(&self, moving: &Moving<'_>, cargo: Cargo<'_>, caller: &Caller) -> Result<Vec<UpperId>> {
         Ok(self.relocate(moving, cargo, &self.relocation_events(moving, caller))?.lifted)
     }
 
-    /// Renames in lower, and takes the upper entries at and below both ends along, and what is lifted into them.
+    /// Renames in lower, and takes along the upper entries at and below both ends, and what is lifted into upper.
     fn relocate(&self, moving: &Moving<'_>, cargo: Cargo<'_>, events: &[EventDraft]) -> Result<Relocated> {
         let within = |state: &State| {
             let mut ids: Vec<UpperId> = moving.moves().iter().flat_map(|one| state.uppers.within(one.from)).collect();
             ids.sort();
-            // One may have a name at either end.
+            // An entry may have a name at either end.
             ids.dedup();
             ids
         };
@@ -325,13 +326,14 @@ impl Overlay {
             let arrivals: Vec<&RelPath> = moving.moves().iter().map(|one| one.to).collect();
             self.forget_what_passes_within(&arrivals);
             self.tell_renamed(moving.to, renamed);
-            // One may have landed a moment before, with us in the way of its being let go of.
+            // One may have landed just before, when our claim kept it from being evicted.
             ids.iter().for_each(|id| self.evict(*id));
             return Ok(relocated);
         }
     }
 
-    /// In one order and each once: two who need the same entries never wait for each other, nor one for itself.
+    /// Claims entries in one order and each once, so that two requests for the same entries never wait for each other,
+    /// nor one for itself.
     pub(in crate::overlay) fn claim_all(&self, ids: &[UpperId]) -> Result<Vec<Claim<'_>>> {
         let mut claimed = Vec::new();
         for id in ids.iter().copied().collect::<BTreeSet<_>>() {
@@ -354,7 +356,7 @@ impl Overlay {
         events: &[EventDraft],
     ) -> Result<(Renamed, Relocated)> {
         let mut landing = Landing::new(&self.store, Lifted::durability(&lifted));
-        // Before the rename: none of them is ever below where it is reviewed.
+        // Removed before the rename, so that none of them is ever in lower at the path where it is reviewed.
         for one in &lifted {
             if let Some((content, backup)) = one.kept.clone() {
                 landing.keep(content, backup);
@@ -383,14 +385,14 @@ impl Overlay {
         Ok((renamed, Relocated { operation: applied.finish()?.operation, lifted }))
     }
 
-    /// Gives what lower has where it comes from.
+    /// Returns what lower has at `from`.
     fn stage_relocation(&self, landing: &mut Landing<'_>, moving: &Moving<'_>) -> Result<Option<Meta>> {
         let Moving { from, to, how } = moving;
         let stat = |path: &RelPath| self.lower.stat(path).doing(|| format!("stat {path}"));
         let (here, there) = (stat(&from.path)?, stat(&to.path)?);
         match (how, &here, &there) {
             (How::RenameDir { leaves: Some(looks) }, Some(here), None) => {
-                // Made where nothing is, with all that a directory looks like: by one rename both are in their places.
+                // Made at the free path, with all its looks, and then exchanged: one rename puts both in their places.
                 landing.make_dir(&self.lower, &to.path, *looks)?;
                 let made = stat(&to.path)?.ok_or(Error::Errno(libc::ENOENT))?;
                 landing.exchange(&self.lower, (&from.path, here.stamp()), (&to.path, made.stamp()))?;
@@ -399,7 +401,7 @@ impl Overlay {
                 let onto = there.as_ref().map(DirLooks::of);
                 landing.relocate(&self.lower, &from.path, &to.path, here.stamp(), onto)?;
             }
-            // The file is upper's alone: below only the directory moves.
+            // Only upper has the file: in lower just the directory moves.
             (How::ExchangeFileAndDir, None, Some(dir)) => {
                 landing.relocate(&self.lower, &to.path, &from.path, dir.stamp(), None)?;
             }
@@ -438,7 +440,7 @@ impl Overlay {
         event.doing([PathEffect::on(&to.path, effect, from.below())])
     }
 
-    /// One end of a rename that happens along with something else: what the view has at `path`.
+    /// One end of a rename that is part of another act: what the view has at `path`.
     pub(super) fn end_of(&self, path: &RelPath) -> Result<End> {
         self.learn_name(path)?;
         let (Some(dir), Some(name)) = (path.parent(), path.name()) else { return Err(Error::Errno(libc::EBUSY)) };
@@ -461,7 +463,7 @@ impl State {
     }
 }
 
-/// Somebody has put something else there below a moment ago: the kernel looks it up anew.
+/// Another program has just put something else there below: `ESTALE` makes the kernel look it up anew.
 fn looked_at_too_early(err: store::Error) -> Error {
     match err {
         store::Error::Conflict { .. } => Error::Errno(libc::ESTALE),

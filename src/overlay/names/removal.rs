@@ -1,9 +1,9 @@
-//! What waits for review and goes by a program's own act: it is removed, something is renamed over it, it is written
-//! over in place, or patched. Nobody else has that content, so it becomes a backup: in the transaction in which its
-//! entry goes, or before the first byte changes.
+//! Held content that goes by a program's own act: it is removed, renamed over, written over in place, or patched. There
+//! is no other copy of it, so it becomes a backup: in the transaction in which its entry goes, or before the first byte
+//! changes.
 //!
-//! So does what could not be judged, as on a full disk. What nobody has closed yet leaves nothing, and what goes on under
-//! another name is not gone.
+//! So does content that could not be judged, as on a full disk. Content that no program has closed yet leaves nothing,
+//! and what goes on under another name is not gone.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -27,9 +27,9 @@ pub(super) struct Removal<'a> {
     by: &'a Writer,
     side: Side,
     for_all: bool,
-    /// None where there is nothing to keep; an error where the disk has no room for a copy.
+    /// `None` if there is nothing to keep; an error if the disk has no room for a copy.
     copy: store::Result<Option<StagedContent>>,
-    /// The content of its own file, as it was judged, or as it was found where nobody could judge it.
+    /// The content of its own file, as it was judged or, if it could not be judged, as it was found.
     own: Option<Digest>,
 }
 
@@ -40,7 +40,7 @@ impl Removal<'_> {
         (content, Backup { for_all: *for_all, ..backup })
     }
 
-    /// By which an undo has it wait again.
+    /// The effect by which an undo holds it again.
     pub fn effect(&self) -> Result<Effect> {
         let copied = self.copy.as_ref().ok().and_then(Option::as_ref).map(|content| content.digest);
         discarded(self.row, &self.side, copied.or(self.own))
@@ -48,11 +48,11 @@ impl Removal<'_> {
 }
 
 impl Overlay {
-    /// Copies what is to be kept of an entry; nothing of one that waits neither for review nor to be judged.
+    /// Copies what is to be kept of an entry; nothing of one that is neither held nor left unjudged.
     pub(super) fn removal<'a>(&self, row: &'a UpperRow, by: &'a Writer) -> Result<Removal<'a>> {
         let is_left = self.state.lock().uppers.get(row.id).is_some_and(|upper| upper.left);
         let mut side = if row.held.is_some() || is_left { self.row_side(row)? } else { Side::default() };
-        // As it is found: who adds to it at this moment hinders nobody.
+        // As it is found: a writer that only appends at this moment does not stop the copy.
         let copy = match side.stage_found(&self.store) {
             Err(err) if !err.is_full() => return Err(err.into()),
             copied => copied,
@@ -65,8 +65,8 @@ impl Overlay {
         Ok(Removal { row, by, side, for_all, copy, own })
     }
 
-    /// The same of what is about to be replaced. Its own file would not do on a full disk: who has found it a moment ago may
-    /// open it yet, and write to it.
+    /// The same for an entry that is about to be replaced. On a full disk its own file would not do as the backup: a
+    /// program that has looked it up a moment ago may still open it, and write to it.
     pub(in crate::overlay) fn keep_replaced_content(
         &self,
         replaced: Option<UpperId>,
@@ -79,7 +79,8 @@ impl Overlay {
         Ok(copy.map(|content| removal.kept(content)))
     }
 
-    /// The same of what a program is about to write over, once since it was judged, with what was added since.
+    /// The same for content that a program is about to write over: once after each judgement, with what was appended
+    /// since.
     pub(in crate::overlay) fn keep_overwritten_content(
         &self,
         open: &OpenFile,
@@ -90,7 +91,7 @@ impl Overlay {
         if is_kept() || extent.adds_to(&open.file())? {
             return Ok(());
         }
-        // Whoever comes meanwhile waits: nobody but who adds to it writes to what is being copied.
+        // Other writers wait meanwhile, except those that only append: nothing else changes what is being copied.
         let _one_at_a_time = open.copying.lock();
         let mut kept = None;
         while !is_kept()
@@ -107,8 +108,8 @@ impl Overlay {
         Ok(())
     }
 
-    /// What waits in an open file, for review or to be judged, and is another change than what is `kept`. Without that it may
-    /// be written over.
+    /// Returns the change in an open file that is held, or left unjudged, and is not the one that is `kept` already. If
+    /// there is none, the file may be written over.
     fn begin_overwriting(&self, open: &OpenFile, kept: Option<&UpperRow>) -> Option<(UpperRow, Arc<File>)> {
         let state = self.state.lock();
         let waits = |upper: &&Upper| {
@@ -122,8 +123,8 @@ impl Overlay {
         waiting.map(|upper| (upper.row.clone(), open.file()))
     }
 
-    /// Records that an entry goes, and what is kept of it; a full disk stops neither. Under the lock: nobody opens a file
-    /// that is kept by its name.
+    /// Records that an entry goes, and what is kept of it; a full disk stops neither. Under the lock, so that no program
+    /// opens a file that becomes a backup itself.
     pub(super) fn record_removal(
         &self,
         state: &State,
@@ -136,14 +137,14 @@ impl Overlay {
         let kept = content.map(|content| removal.kept(content));
         let recorded = self.store.vitally_for_programs(|| self.store.record_keeping(epilogue, kept.as_slice()));
         if let (Err(_), false, Some((content, _))) = (&recorded, is_copy, &kept) {
-            // It is written to again.
+            // The entry stays, and may be written to again.
             self.store.unstage(removal.row.id, content.digest)?;
         }
         Ok(recorded?)
     }
 
-    /// The content of an entry that nobody has written to since it was judged, or found, and nobody has open. `full`: why it
-    /// could not be copied.
+    /// Makes an entry's own file the backup, if it was not written to since it was judged or found, and is not open.
+    /// `full` says why it could not be copied.
     fn keep_own_file(&self, state: &State, removal: &Removal<'_>, full: store::Error) -> store::Result<StagedContent> {
         let Removal { row, side, own, .. } = removal;
         let stamp = || Ok::<_, store::Error>(self.store.upper_meta(row.id)?.stamp());
@@ -163,7 +164,7 @@ impl Overlay {
         }
     }
 
-    /// What waited at a path waits no more, and nothing waits or lands in its place.
+    /// The event for a held change that ends without anything held or landed in its place.
     pub(in crate::overlay) fn hold_ended(&self, path: &RelPath, held: &Held, why: &str, by: &Writer) -> EventDraft {
         let event = self.event(EventName::HoldEnded, path).with(|event| {
             event.id = Some(held.id.to_string());

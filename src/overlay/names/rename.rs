@@ -14,8 +14,8 @@ use crate::store::{DirLooks, UpperId, Writer};
 use crate::sys::RenameFlags;
 use crate::sys::file::{FileKind, Meta};
 
-/// Looks at both names before a rename gives up on what others do to them. Names themselves are the kernel's to guard:
-/// only writing, judging and reviewing run beside a rename.
+/// How often a rename looks at both names before it gives up because they keep changing. The kernel guards the names
+/// themselves: only writing, judging and reviewing run beside a rename.
 const TRIES: usize = 16;
 
 /// One end of a rename.
@@ -32,7 +32,7 @@ impl End {
         self.origin.kind()
     }
 
-    /// The entry of a directory or node that waits for review.
+    /// The upper entry of a held directory or node.
     pub fn structure(&self) -> Option<UpperId> {
         match &self.origin {
             Origin::Upper(id, meta) if meta.is_dir() || meta.kind.is_special() => Some(*id),
@@ -40,7 +40,7 @@ impl End {
         }
     }
 
-    /// What stands there in lower, where the view shows that.
+    /// What lower has there, if the view shows it.
     pub fn below(&self) -> Option<&Meta> {
         match &self.origin {
             Origin::Lower(meta) => Some(meta),
@@ -48,12 +48,12 @@ impl End {
         }
     }
 
-    /// What that looks like if it has no content.
+    /// The looks of that, as they are kept of an entry without content.
     pub fn looks_below(&self) -> Option<DirLooks> {
         self.below().map(DirLooks::of)
     }
 
-    /// The same of a directory, FIFO, socket or device: landings give files other inodes.
+    /// The same only for a directory, FIFO, socket or device: landings give files other inodes.
     pub fn lasting_below(&self) -> Option<&Meta> {
         self.below().filter(|meta| meta.is_dir() || meta.kind.is_special())
     }
@@ -108,8 +108,8 @@ impl Overlay {
         }
     }
 
-    /// Names that were set apart are the file's again. After a fault, too, the kernel takes the rename for one that was not
-    /// made: it looks again what the names stand for.
+    /// After a rename that failed, names that were set apart are the file's again. For those, and for both names after a
+    /// fault, the kernel must look up again what they stand for.
     fn not_renamed(&self, names: [(NodeId, &OsStr); 2], err: &Error) {
         for (parent, name) in names {
             let was_apart = self.state.lock().nodes.rejoin(parent, name);
@@ -119,7 +119,7 @@ impl Overlay {
         }
     }
 
-    /// Of what the two names stand for now; `ESTALE`, and nothing done, when they came to stand for something else.
+    /// Renames what the two names stand for now. `ESTALE`, with nothing done, if they came to stand for something else.
     fn rename_found(
         &self,
         (parent, name): (NodeId, &OsStr),
@@ -135,7 +135,7 @@ impl Overlay {
         let is_judged = from.action != Action::Pass || to.action != Action::Pass;
         let is_relocated = !to.exists() || from.is_dir() || to.is_dir() || flags.contains(RenameFlags::EXCHANGE);
         if is_judged && is_relocated {
-            // It is undone by itself: what came before it only after that, and what comes next before.
+            // A rename is an operation of its own: an undo reverses it apart from what came before and what comes next.
             self.go_ends(caller.pid);
         }
         self.rename_ends(&from, &to, kind, flags, caller)?;
@@ -158,7 +158,7 @@ impl Overlay {
         self.settle_lifted(&lifted, caller)
     }
 
-    /// Nobody is at work in what is renamed. Gives what has come along and waits to be judged.
+    /// Renames while no program is at work in what is renamed. Returns what has come along and still has to be judged.
     fn rename_standing(
         &self,
         from: &End,
@@ -178,7 +178,7 @@ impl Overlay {
         }
         match (kind, to.kind()) {
             (FileKind::Directory, Some(target)) if target != FileKind::Directory => Err(Error::Errno(libc::ENOTDIR)),
-            // Something waits for review there: the caller makes a directory that does, too, and copies into it.
+            // Something is held there: the program makes a directory instead, which is held too, and copies into it.
             (FileKind::Directory, _) if self.waits_there(to) => Err(Error::Errno(libc::EXDEV)),
             (FileKind::Directory, _) => self.rename_dir(from, to, caller),
             (_, Some(FileKind::Directory)) => Err(Error::Errno(libc::EISDIR)),
@@ -186,7 +186,7 @@ impl Overlay {
         }
     }
 
-    /// Whether a directory of lower cannot come to stand there without a review.
+    /// True if a directory of lower cannot come to stand there without a review.
     fn waits_there(&self, to: &End) -> bool {
         match to.origin {
             Origin::Hidden(_) | Origin::Upper(..) => true,
@@ -269,9 +269,8 @@ impl Overlay {
         }
     }
 
-    /// Whether a file is judged by being renamed: what comes is a change of something, or what goes is reviewed. What
-    /// comes from where nobody judges comes as a copy: somebody may have it open there, or by another name, and go on
-    /// writing.
+    /// True if a file is judged by being renamed: it changes something at its new path, or its going is reviewed. A file
+    /// from a passing path arrives as a copy: a program may have it open there, or by another name, and go on writing.
     pub(super) fn is_judged_there(&self, from: &End, to: &End) -> Result<bool> {
         if !matches!(to.origin, Origin::Nothing) || is_gated(to.action) || from.action == Action::Pass {
             return Ok(true);
@@ -283,12 +282,12 @@ impl Overlay {
         Ok((waits && is_below()?) || is_used()? || self.base_leads_out_there(&from.path, &to.path)?)
     }
 
-    /// To where nobody judges goes only what nobody would miss here, and what has no other name here: else the caller
-    /// copies, and its deletion here is judged.
+    /// Renames to a passing path: from another one, or a file that came in this session and has no other name. Anything
+    /// else the program copies (`EXDEV`), and its deletion here is judged.
     fn move_to_passing(&self, from: &End, to: &End) -> Result<()> {
         let may = match &from.origin {
             Origin::Lower(_) if from.action == Action::Pass => true,
-            // Its going is reviewed.
+            // Its removal from here is reviewed.
             Origin::Lower(_) if is_gated(from.action) => false,
             Origin::Lower(_) => self.is_fresh(&from.path) && !self.has_other_names(&from.path)?,
             Origin::Upper(..) | Origin::Nothing | Origin::Hidden(_) => false,
@@ -299,14 +298,14 @@ impl Overlay {
         }
     }
 
-    /// In lower, where names that the view does not show any more count, too.
+    /// True if the file has other names in lower; those that the view does not show any more count, too.
     fn has_other_names(&self, path: &RelPath) -> Result<bool> {
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
         Ok(meta.is_some_and(|meta| meta.links > 1))
     }
 
-    /// FIFOs, sockets and devices have no content to judge. What has some goes by a deletion of its own: `EXDEV` makes
-    /// programs remove it first.
+    /// FIFOs, sockets and devices have no content to judge. A target with content must go by a deletion of its own:
+    /// `EXDEV` makes programs remove it first.
     fn rename_special(&self, from: &End, to: &End, meta: &Meta, caller: &Caller) -> Result<()> {
         if from.action == Action::Pass && self.is_privileged(meta) {
             return Err(Error::Errno(libc::EPERM));
@@ -319,8 +318,8 @@ impl Overlay {
         }
     }
 
-    /// What stands at the target is kept on its node, until the kernel forgets it: an open that found it a moment before
-    /// the rename gets what it found, and not an error.
+    /// Keeps what stands at the target on its node, until the kernel forgets that node: an open that found it a moment
+    /// before the rename gets what it found, not an error.
     fn keep_replaced(&self, to: &End) {
         let (Origin::Lower(meta) | Origin::Upper(_, meta)) = &to.origin else { return };
         // What cannot be opened could not have been opened a moment before either.
@@ -347,7 +346,7 @@ impl Overlay {
         }
     }
 
-    /// What took the place of a directory that waits to be removed is judged with it: the caller copies.
+    /// What took the place of a directory whose removal is held is judged with that: the program copies.
     pub(super) fn check_in_its_own_place(&self, path: &RelPath, origin: &Origin) -> Result<()> {
         let Origin::Upper(..) = origin else { return Ok(()) };
         let below = self.lower.stat(path).doing(|| format!("stat {path}"))?;
@@ -374,8 +373,8 @@ impl Overlay {
         if meta.links > 1 { self.state.lock().uppers.of_inode(&meta.stamp()) } else { None }
     }
 
-    /// Between or into paths that nobody judges: the kernel's own rename. In lower and in the nodes at once: who looks sees
-    /// both names before it or both after it.
+    /// Renames between or into passing paths, by one rename in lower. Lower and the nodes change under one lock, so that
+    /// a lookup sees both names as before or both as after.
     fn rename_below(&self, from: &End, to: &End) -> Result<()> {
         let (source, target) = (self.lower.place(&from.path)?, self.lower.place(&to.path)?);
         self.store.record_waiting()?;
@@ -389,15 +388,15 @@ impl Overlay {
         Ok(())
     }
 
-    /// Whether nobody judges what is there, nor anything below it.
+    /// True if nothing is judged there, nor anywhere below it.
     pub(super) fn passes_throughout(&self, end: &End) -> bool {
         end.action == Action::Pass && !self.policy().may_judge_below(&end.path)
     }
 
-    /// A directory with all that is in it. Held changes below it come along under new ids.
+    /// Renames a directory with all that is in it. Held changes below it come along under new ids.
     fn rename_dir(&self, from: &End, to: &End, caller: &Caller) -> Result<Vec<UpperId>> {
         if to.kind().is_some() && !self.hidden_below(&to.path)?.is_empty() {
-            // Empty in the view, and below it waits for deletions in it.
+            // The view shows it empty, and lower keeps it for the deletions held in it.
             return Err(Error::Errno(libc::EXDEV));
         }
         let moves = [Move { from: &from.path, to: &to.path }];
@@ -415,7 +414,7 @@ pub(super) fn is_special(origin: &Origin) -> bool {
     matches!(origin, Origin::Lower(meta) if !has_content(meta.kind))
 }
 
-/// Whether a rule reviews what comes to stand there.
+/// True if a rule reviews what comes to stand there.
 pub(super) fn is_gated(action: Action) -> bool {
     matches!(action, Action::Hold(_) | Action::GitConfig)
 }

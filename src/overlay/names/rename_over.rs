@@ -24,7 +24,7 @@ use crate::sys::cache;
 use crate::sys::file::{FileKind, Meta};
 use crate::sys::tree::is_absent;
 
-/// A file that grows while it is copied is copied again this often: a log gains a line, and not at every moment.
+/// How often a file that grows while it is copied is copied again: a log gains a line now and then, not at every moment.
 const COPY_TRIES: usize = 8;
 
 /// What is to stand at a target.
@@ -80,7 +80,7 @@ struct Arrival {
     kept: Option<(StagedContent, Backup)>,
 }
 
-/// What a file of lower was renamed over, as long as that is not judged.
+/// The rename of a file of lower over something, as long as it is not judged.
 struct MovedOver<'a> {
     from: &'a End,
     to: &'a End,
@@ -92,7 +92,7 @@ struct MovedOver<'a> {
 }
 
 impl Overlay {
-    /// A file of lower over something: the target is judged by the source's content, and the source goes.
+    /// Renames a file of lower over something: the target is judged by the source's content, and the source goes.
     pub(super) fn move_over(&self, from: &End, to: &End, meta: &Meta, caller: &Caller) -> Result<()> {
         let by = self.doer(caller);
         if self.take_over(from, to, meta, &by)? {
@@ -103,7 +103,7 @@ impl Overlay {
         let new = self.copy_source(from)?;
         let synced = self.is_on_disk(&from.path, meta)?;
         if synced && to.upper().is_some() {
-            // As long as nothing has changed: what gives way here could not be brought back.
+            // While nothing has changed yet: what gives way here could not be brought back.
             self.sync_copy(new.id(), &from.path)?;
         }
         let copied = self.open_copy(&new, meta.kind)?;
@@ -112,11 +112,11 @@ impl Overlay {
         let kept = self.keep_replaced_content(replaced, &by)?;
         let hiding = self.whiteout(&from.path, meta);
         let whiteout = hiding.row.id;
-        // What nobody judges goes by itself, whoever writes to it meanwhile.
+        // A passing source is removed by itself, even if it is written to meanwhile.
         let goes_along = !goes_by_review(from) && from.action != Action::Pass;
         let takes_along = goes_along.then(|| (from.path.clone(), meta.stamp()));
-        // What lower alone has at the target gives way when this is judged: until then nothing need be known of it, but where
-        // the source is judged by itself, after it.
+        // If the target is lower's alone, it gives way when this is judged, and the database need not know of that
+        // before; unless the going of the source is judged by itself, afterwards.
         let saved = goes_by_review(from) || taken.gives_way.stands().is_some();
         let recorded = if saved { Recorded::Row } else { Recorded::Nothing };
         let entry = Upper { recorded, synced, takes_along, ..Upper::written(taken.row) };
@@ -141,30 +141,30 @@ impl Overlay {
         self.let_source_go(from, whiteout, meta, (upper, settled), &by)
     }
 
-    /// Judges what stands at the target now, whose row may be `saved`. What keeps it from being judged keeps it waiting, or
-    /// leaves both names as they were.
+    /// Judges what stands at the target now, whose row may be `saved`. If it cannot be judged it is held, or both names
+    /// are left as they were.
     fn settle_over(&self, moved: &MovedOver<'_>, saved: bool, by: &Writer) -> Result<Settled> {
         let MovedOver { to, upper, .. } = *moved;
-        // What was there before, and has given way already, could not be brought back: then a denial is a hold.
+        // An upper entry that has given way already could not be brought back: then a denial is a hold.
         let settled = if to.upper().is_none() { self.settle_or_deny(upper, by) } else { self.settle(upper, by) };
         match settled {
             Ok(settled) => Ok(settled),
-            // The source went already, and the journal tells: the next start finishes it.
+            // The source is gone already, and the journal has it: the next start finishes it.
             Err(err @ Error::Store(store::Error::Unrecorded(_))) => Err(err),
-            // Nothing was there but lower's own, which still is: as if nobody had renamed. Not by a disk on which the rename
-            // may stay recorded.
+            // The target was lower's alone, and lower still has it: the rename is taken back. Not after a disk fault,
+            // which may leave the rename recorded.
             Err(Error::Denied) if to.upper().is_none() => Err(self.undo_move_over(moved, Error::Denied)),
             Err(err) if to.upper().is_none() && !(saved && err.is_fault()) && self.is_as_moved(moved) => {
                 Err(self.undo_move_over(moved, err))
             }
-            // Nothing is written any more: what has stopped it is what there is to tell.
+            // Nothing is written any more; the error to report is the one that stopped it.
             Err(err) if self.store.is_halted() => Err(err),
-            // What was there is this entry's already: it waits for review, and the source with it.
+            // This entry has already replaced what was there, so it is held, and the source with it.
             Err(err) => self.hold_moved(upper, by, &err),
         }
     }
 
-    /// What stands at the target was judged: the source follows it.
+    /// Has the source follow a target that was judged.
     fn let_source_go(
         &self,
         from: &End,
@@ -181,7 +181,7 @@ impl Overlay {
             Settled::Landed | Settled::Unchanged => self.remove_passed_source(from, whiteout),
             Settled::Held(_) => self.take_source_away(from, (whiteout, meta), upper, by),
             Settled::Postponed => {
-                // Somebody goes on writing: the database must know of the content before its source goes.
+                // A writer goes on: the database must know of the content before its source goes.
                 self.save_moved(upper)?;
                 self.mark_dirty(upper)?;
                 self.take_source_away(from, (whiteout, meta), upper, by)
@@ -195,8 +195,8 @@ impl Overlay {
         unsaved.map_or(Ok(()), |upper| self.save_vitally(upper))
     }
 
-    /// One name of a file that is held or being written and has others: what comes is a copy, which is judged as a change of
-    /// the target. The change stays with the other names, and this one goes as if it was removed.
+    /// Renames one name of a file that is held or being written and has other names: what arrives is a copy, judged as a
+    /// change of the target. The change stays with the other names, and this one goes as if it were removed.
     pub(super) fn move_name_over(&self, from: &End, to: &End, id: UpperId, caller: &Caller) -> Result<()> {
         self.set_source_apart(from)?;
         let by = self.doer(caller);
@@ -205,7 +205,7 @@ impl Overlay {
         let is_name = row.names.contains(&from.path);
         let parts = if is_name { self.departure(&from.path, id, &row)? } else { None };
         if is_name && parts.is_none() {
-            // The others went meanwhile.
+            // The other names went meanwhile.
             return Err(Error::Errno(libc::ESTALE));
         }
         let kind = from.kind().unwrap_or(FileKind::Regular);
@@ -216,7 +216,7 @@ impl Overlay {
         let hiding = self.hiding_left(from, parts.as_ref())?;
         let whiteout = hiding.as_ref().map(|hiding| hiding.row.id);
         let stands = parts.as_ref().map(|parts| parts.id);
-        // Saved, for the name that it comes from may go before it is judged.
+        // Saved, because the name that it comes from may go before it is judged.
         let (entry, gives_way) = (Upper { synced, ..Upper::written(taken.row) }, taken.gives_way);
         let arrival = Arrival { entry, gives_way, hiding, parts, epilogue: Epilogue::default(), kept };
         let ((copy, renamed), parted) = {
@@ -231,13 +231,13 @@ impl Overlay {
         let parted = self.tell_parted(parted);
         self.tell_renamed(to, renamed);
         self.settle_parted(parted, &by)?;
-        // Before its old name, under which may be what the target had.
+        // Judged before its old name is: lower may have there what the target had.
         self.settle_moved(copy, &by)?;
         whiteout.map_or(Ok(()), |whiteout| self.settle_moved(whiteout, &by).map(drop))
     }
 
-    /// What comes is a copy, if it is judged: a source that has other names gets a node of its own. Who has a changed file
-    /// open goes on with the other names, which the kernel may not know.
+    /// Gives a source with other names a node of its own: what arrives is a copy, if it is judged. Handles on a changed
+    /// file go on with the other names, which the kernel may not know.
     pub(super) fn set_source_apart(&self, from: &End) -> Result<()> {
         let changed = match &from.origin {
             Origin::Upper(id, meta) if meta.links > 1 => Some(*id),
@@ -255,15 +255,16 @@ impl Overlay {
         let others = row.names.iter().filter(|name| *name != path);
         others.clone().try_for_each(|name| self.learn_name(name))?;
         match others.count() {
-            // Learnt by being looked for.
+            // The search learns the name.
             0 => self.other_name_below(path, &row).map(drop),
             _ => Ok(()),
         }
     }
 
-    /// Names that are to stand for copies get nodes of their own, where their nodes have others. By a rename the kernel gives
-    /// a name the node that it knows by the other, and it can be told otherwise only after the answer, by when a program may
-    /// have written to that node. So it looks first: told that what it knows is stale, it asks again by itself.
+    /// Gives names that are to stand for copies nodes of their own, if their nodes have other names. On a rename the
+    /// kernel gives the new name the node that it knows by the old one. It can be told otherwise only after the answer,
+    /// when a program may already have written to that node. So it is made to look first: told that what it knows is
+    /// stale, it asks again by itself.
     pub(super) fn set_apart(&self, ends: &[&End]) -> Result<()> {
         let mut state = self.state.lock();
         let mut looks_again = false;
@@ -273,7 +274,7 @@ impl Overlay {
         if looks_again { Err(Error::LooksAgain) } else { Ok(()) }
     }
 
-    /// What the source has, as new upper content. One that passes may be growing meanwhile.
+    /// Copies what the source has to new upper content. A passing source may be growing meanwhile.
     fn copy_source(&self, from: &End) -> Result<NewUpper<'_>> {
         let mut tries = 1;
         loop {
@@ -284,8 +285,8 @@ impl Overlay {
         }
     }
 
-    /// Whether a file's content would survive a power cut. A copy of it must survive one too: programs save by writing
-    /// a temporary file, syncing it, and renaming it.
+    /// True if a file's content would survive a power cut. A copy of it must survive one too: programs save by writing a
+    /// temporary file, syncing it, and renaming it.
     pub(super) fn is_on_disk(&self, path: &RelPath, meta: &Meta) -> Result<bool> {
         if meta.kind != FileKind::Regular {
             return Ok(false);
@@ -294,12 +295,12 @@ impl Overlay {
         Ok(is_on_disk(file.as_fd()))
     }
 
-    /// What upper has a copy of was on disk, and may go from where it was.
+    /// Syncs a copy in upper of what was on disk and may go from where it was.
     pub(in crate::overlay) fn sync_copy(&self, copy: UpperId, of: &RelPath) -> Result<()> {
         self.store.read_upper(copy)?.sync_all().doing(|| format!("sync the copy of {of}"))
     }
 
-    /// Upper content that is a copy of an entry that the caller has claimed, and whether that was synced: then the copy is.
+    /// Copies an entry that the caller has claimed. Also returns whether the entry was synced: then the copy is.
     pub(super) fn copy_synced(&self, id: UpperId, path: &RelPath) -> Result<(NewUpper<'_>, bool)> {
         let (copy, what) = self.copy_of_upper(id)?;
         let synced = what == What::File && self.state.lock().uppers.get(id).is_some_and(|upper| upper.synced);
@@ -309,7 +310,7 @@ impl Overlay {
         Ok((copy, synced))
     }
 
-    /// Keeps whatever stands at the target from being judged, reviewed or let go of.
+    /// Claims what stands at the target, so that it is not judged, reviewed or evicted.
     fn claim_target(&self, to: &End) -> Result<Option<Claim<'_>>> {
         match to.upper() {
             Some(id) => self.claim(id).map(|(_, claimed)| Some(claimed)),
@@ -317,8 +318,8 @@ impl Overlay {
         }
     }
 
-    /// The same, and an entry that is to stand there: in one order, so that two who need the same entries never wait for each
-    /// other.
+    /// Claims that and an entry that is to stand there, in one order, so that two requests for the same entries never
+    /// wait for each other.
     fn claim_with_target(&self, id: UpperId, to: &End) -> Result<(UpperRow, [Option<Claim<'_>>; 3])> {
         let first = if to.upper() < Some(id) { self.claim_target(to)? } else { None };
         let (row, claimed) = self.claim(id)?;
@@ -326,7 +327,7 @@ impl Overlay {
         Ok((row, [first, Some(claimed), second]))
     }
 
-    /// The entry that is to stand at the target, which the caller has claimed, with the base of whatever stands there.
+    /// The entry that is to stand at the target, with the base of what stands there. The caller has claimed the target.
     pub(super) fn take_target(&self, to: &End, id: UpperId, kind: FileKind) -> Result<Taken> {
         let what = if kind == FileKind::Symlink { What::Symlink } else { What::File };
         let names = vec![to.path.clone()];
@@ -355,11 +356,11 @@ impl Overlay {
 
     fn giving_way(&self, to: &End, old: UpperId, row: &UpperRow) -> Result<GivesWay> {
         if !row.names.contains(&to.path) {
-            // A name below of what was changed by another.
+            // A name in lower of a file that was changed by another name.
             return Ok(GivesWay::Nothing);
         }
         Ok(match self.departure(&to.path, old, row)? {
-            // What comes is a change of what lower has there, which stays for that.
+            // What arrives is a change of what lower has there, so that stays.
             Some(base @ Departure { parting: Parting::Moves(_), .. }) => {
                 GivesWay::Parts(Departure { parting: Parting::Leaves, ..base })
             }
@@ -368,9 +369,9 @@ impl Overlay {
         })
     }
 
-    /// The view has an entry at the target, in the place of what gives way there, of which something may be kept, and `name`
-    /// what the names stand for. The database knows all of that by one transaction: a death leaves all of it in the view, or
-    /// nothing. `ESTALE`, and nothing done, when something else stands there: it was opened and written to since.
+    /// Puts an entry at the target in the place of what gives way there, which may be kept, and has `name` change what
+    /// the names stand for. The database learns all of it by one transaction: a death leaves all of it in the view, or
+    /// nothing. `ESTALE`, with nothing done, if something else stands there, opened and written to since.
     fn arrive<T>(
         &self,
         state: &mut State,
@@ -402,7 +403,7 @@ impl Overlay {
         }
     }
 
-    /// Hides what lower still has at the path that something comes from, once a change has gone on without that name.
+    /// The whiteout for what lower still has at the source's path, once a change has gone on without that name.
     fn hiding_left(&self, from: &End, departure: Option<&Departure>) -> Result<Option<Upper>> {
         if departure.is_some_and(Departure::empties_name) {
             return Ok(None);
@@ -411,19 +412,19 @@ impl Overlay {
         Ok(below.map(|meta| self.whiteout(&from.path, &meta)))
     }
 
-    /// Judges what the view shows at its new path already: what keeps it from being judged keeps it waiting, and does not
-    /// refuse what is done.
+    /// Judges what the view shows at its new path already. The rename is done, so what cannot be judged is held instead
+    /// of refused.
     pub(super) fn settle_moved(&self, id: UpperId, actor: &Writer) -> Result<Settled> {
         match self.settle(id, actor) {
-            // The journal tells: the next start finishes it.
+            // The journal has it: the next start finishes it.
             Err(err) if self.store.is_halted() => Err(err),
             Err(err) => self.hold_moved(id, actor, &err),
             settled => settled,
         }
     }
 
-    /// The same of what cannot be judged, for `why`. What cannot be held either is tried again, as what a close could not have
-    /// judged.
+    /// Holds what cannot be judged because of `why`. If it cannot be held either, that is tried again, as after a close
+    /// that could not judge.
     fn hold_moved(&self, id: UpperId, actor: &Writer, why: &Error) -> Result<Settled> {
         if why.is_fault() {
             log::warn!("judge what was renamed, which waits for review instead: {why}");
@@ -443,8 +444,8 @@ impl Overlay {
         }
     }
 
-    /// A copy as who has open what it is made of goes on with it: opened before that is shown, after which nothing could be
-    /// refused any more. None for a symlink, which nobody has open.
+    /// Opens a copy for the handles on its original to go on with. This comes before the view shows the copy: afterwards
+    /// the rename could not be refused any more. `None` for a symlink, which no program has open.
     pub(super) fn open_copy(&self, copy: &NewUpper<'_>, kind: FileKind) -> Result<Option<Backing>> {
         if kind == FileKind::Symlink {
             return Ok(None);
@@ -453,7 +454,8 @@ impl Overlay {
         Ok(Some(Backing::Upper(copy.id(), Arc::new(file))))
     }
 
-    /// Whether nobody has judged what stands at the target, so that the source has not gone, and nobody writes to that.
+    /// True if what stands at the target was not judged, so that the source has not gone, and no handle on it has
+    /// unjudged writes.
     fn is_as_moved(&self, moved: &MovedOver<'_>) -> bool {
         let state = self.state.lock();
         let waits = state.uppers.get(moved.upper).is_some_and(|upper| upper.row.held.is_none() && !upper.is_landed());
@@ -462,7 +464,8 @@ impl Overlay {
         waits && hides && !moved.nodes[0].is_some_and(writes)
     }
 
-    /// Who has source or target open goes on with that, by the name that it has again.
+    /// Takes a rename back because of `err`, which it returns. Handles on source and target go on with those, by the
+    /// names that they have again.
     fn undo_move_over(&self, moved: &MovedOver<'_>, err: Error) -> Error {
         let MovedOver { from, to, upper, whiteout, nodes } = *moved;
         let source = self.lower.open_to_read(&from.path).ok().map(Arc::new);
@@ -482,22 +485,22 @@ impl Overlay {
             open.set_backing(source.map_or_else(|| Backing::Orphan(open.file()), Backing::Lower));
         }
         drop(state);
-        // The kernel will take the rename for one that was not made, and both names for what they were.
+        // The kernel will take the rename as not made, and both names for what they were.
         for end in [from, to] {
             self.tell(|observer| observer.entry_changed(end.parent, &end.name));
         }
         let gone = Epilogue { drop: vec![upper, whiteout], ..Epilogue::default() };
         let recorded = self.store.record_epilogue(&gone);
         let recorded = recorded.inspect_err(|second| log::error!("undo the rename of {}: {second}", from.path));
-        // What the database goes on telling of keeps its file.
+        // An entry that the database still has keeps its file.
         if recorded.is_ok() || !is_saved {
             self.store.drop_upper_file(upper);
         }
         err
     }
 
-    /// The target is held, and the view shows the rename: it is done, whatever keeps the source from going. Hidden by its
-    /// whiteout it is judged later, like what a close could not have judged.
+    /// Removes the source of a target that is held. The view shows the rename, so it is done even if the source cannot
+    /// go: hidden by its whiteout it is judged later, as after a close that could not judge.
     fn take_source_away(
         &self,
         from: &End,
@@ -508,7 +511,7 @@ impl Overlay {
         match self.remove_source(from, (whiteout, meta), upper, by) {
             Err(err) if err.is_fault() => {
                 log::error!("remove {}, which was renamed: {err}", from.path);
-                // Else the source would be back after a kill, beside the target.
+                // Otherwise the source would be back after a kill, beside the target.
                 if let Err(second) = self.mark_dirty(whiteout) {
                     log::error!("record that {} is hidden: {second}", from.path);
                 }
@@ -521,10 +524,10 @@ impl Overlay {
         }
     }
 
-    /// The target is held: a source that nobody judges leaves no trace, nor does a fresh one but for its content; an older
-    /// one waits for review like the target.
+    /// Removes a source whose target is held: a passing one leaves no trace, a fresh one leaves its content as a backup,
+    /// and the deletion of an older one is held like the target.
     fn remove_source(&self, from: &End, (whiteout, meta): (UpperId, &Meta), upper: UpperId, by: &Writer) -> Result<()> {
-        // Whoever judges it at this moment, for a close, may be taking the source along.
+        // A judgement under way, for a close, may be taking the source along.
         let claimed = match self.claim(upper) {
             Ok((_, claimed)) => Some(claimed),
             Err(err) if err.code() == libc::ESTALE => None,
@@ -548,7 +551,7 @@ impl Overlay {
             return self.remove_passed_source(from, whiteout);
         }
         if !self.lower.exists(&from.path).doing(|| format!("stat {}", from.path))? {
-            // It went with the holding.
+            // It went when the target was held.
             return self.forget_whiteout(whiteout);
         }
         if !self.loses_nothing(&from.path, None) {
@@ -568,7 +571,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// Where nobody judges, a name goes at once: its content is the target's, landed or held.
+    /// A passing name goes at once: its content is the target's, landed or held.
     fn remove_passed_source(&self, from: &End, whiteout: UpperId) -> Result<()> {
         match self.lower.place(&from.path)?.unlink() {
             // Removed below meanwhile.
@@ -579,7 +582,8 @@ impl Overlay {
         self.forget_whiteout(whiteout)
     }
 
-    /// What it hid is gone. The database has a row of one that took the place of what was written.
+    /// Drops the whiteout of something that is gone. The database has a row of a whiteout that took the place of what was
+    /// written.
     pub(super) fn forget_whiteout(&self, whiteout: UpperId) -> Result<()> {
         let gone = self.state.lock().uppers.remove(whiteout);
         match gone.is_some_and(|gone| gone.has_row()) {
@@ -588,7 +592,8 @@ impl Overlay {
         }
     }
 
-    /// An upper entry over something: it is judged against what the target was, and what it was based on is deleted.
+    /// Renames an upper entry over something: it is judged against what the target was, and what it was based on is
+    /// deleted.
     pub(super) fn move_upper_over(&self, from: &End, to: &End, id: UpperId, caller: &Caller) -> Result<()> {
         let by = self.doer(caller);
         let (row, claimed) = self.claim_with_target(id, to)?;
@@ -612,7 +617,7 @@ impl Overlay {
         let parted = self.tell_parted(parted);
         self.tell_renamed(to, renamed);
         self.settle_parted(parted, &by)?;
-        // Before its old name, under which may be what the target had.
+        // Judged before its old name is: lower may have there what the target had.
         let settled = self.settle_moved(id, &by)?;
         if let (Some(held), Settled::Held(now)) = (ended, &settled) {
             self.note_successor(&held.id, &from.path, now);
@@ -626,14 +631,14 @@ impl Overlay {
         }
     }
 
-    /// What something was held as ends where it is renamed over something else.
+    /// Ends a held change that is renamed over something else.
     fn ends_by_rename(&self, from: &End, to: &End, held: &Held, by: &Writer) -> Epilogue {
         let verdicts = vec![(held.id.clone(), from.path.clone(), Fate::Ended)];
         let events = vec![self.hold_ended(&from.path, held, &format!("[renamed to {}]", to.path), by)];
         Epilogue { verdicts, events, ..Epilogue::default() }
     }
 
-    /// An upper entry arrives that stands at the source: both names at once.
+    /// Lets an upper entry that stands at the source arrive: both names change at once.
     fn bring(&self, from: &End, to: &End, mut arrival: Arrival) -> Result<(Renamed, Parted)> {
         let mut state = self.state.lock();
         let id = arrival.entry.row.id;
@@ -648,8 +653,8 @@ impl Overlay {
         Ok((renamed, parted))
     }
 
-    /// What was renamed over something is judged by then, and what it waits as is known. The rename is done whether or not
-    /// that can be recorded.
+    /// Records the id under which a change that was renamed over something is held, now that it is judged. The rename is
+    /// done whether or not that can be recorded.
     fn note_successor(&self, id: &ChangeId, path: &RelPath, now: &ChangeId) {
         let verdicts = vec![(id.clone(), path.clone(), Fate::Superseded { by: now.clone() })];
         let epilogue = Epilogue { verdicts, ..Epilogue::default() };
@@ -659,9 +664,9 @@ impl Overlay {
         }
     }
 
-    /// Whether what landed of an upper entry came in this session and is as it landed a moment ago: a temporary file that
-    /// its writer has not let go of yet (SPEC §4.2). An outsider's edit of it would be a loss, and so would what has landed
-    /// and waits to be replaced by something else.
+    /// True if what landed of an upper entry came in this session and is as it landed a moment ago: a temporary file that
+    /// its writer still has open (SPEC §4.2). Otherwise its removal would lose an outsider's edit, or landed content that
+    /// a held change is to replace.
     fn leaves_no_trace(&self, from: &End, row: &UpperRow, below: &Meta) -> bool {
         let is_ours = matches!(row.base.below, Below::Entry { stamp, .. } if stamp == below.stamp());
         let has_just_landed = || self.state.lock().windows.has_just_landed(&from.path, &below.stamp());
@@ -669,18 +674,18 @@ impl Overlay {
     }
 }
 
-/// Where the kernel does not tell, it is taken to be: that costs a sync, the other mistake costs the content.
+/// If the kernel does not tell, it is taken to be: that costs a sync, the opposite mistake costs the content.
 pub(in crate::overlay) fn is_on_disk(file: BorrowedFd<'_>) -> bool {
     cache::is_written_out(file).unwrap_or(true)
 }
 
-/// Whether a rule holds what goes from there: that is reviewed by itself.
+/// True if a rule holds what goes from there: its going is reviewed by itself.
 fn goes_by_review(from: &End) -> bool {
     matches!(from.action, Action::Hold(_))
 }
 
 impl State {
-    /// An entry that the database knows takes the place of another.
+    /// Puts an entry into the view, in the place of another if there is one.
     pub(super) fn enter_over(&mut self, path: &RelPath, entry: Upper, replaced: Option<UpperId>) {
         if let Some(old) = replaced {
             self.take_out(path, old);
@@ -691,8 +696,8 @@ impl State {
         self.uppers.insert(entry);
     }
 
-    /// The names stand for a copy of the source. Under the lock that sees them do so who has the source open reads and writes
-    /// that: what is written in between would have no name.
+    /// Makes the names stand for a copy of the source and, under the same lock, switches the source's handles to the
+    /// copy: a write in between would go to content without a name.
     fn renamed_to_copy(&mut self, (from, to): (&End, &End), copied: Option<Backing>) -> Renamed {
         let renamed = self.renamed_as_copy(from, to);
         if !self.nodes.open_at(&to.path).is_some_and(|open| open.backing().is_orphan()) {
@@ -701,7 +706,7 @@ impl State {
         renamed
     }
 
-    /// Who has open what is at a path goes on with the copy that stands there.
+    /// Switches the handles on a path to the copy that stands there.
     pub(super) fn bind(&mut self, path: &RelPath, copied: Option<Backing>) {
         let Some(node) = self.nodes.at(path) else { return };
         self.nodes.set_lower(node, None);

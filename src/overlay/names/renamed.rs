@@ -1,4 +1,4 @@
-//! Names in the view once something was renamed: which node stands for which.
+//! Which node stands for which name in the view after a rename.
 
 use std::ffi::OsStr;
 
@@ -7,14 +7,14 @@ use crate::overlay::state::nodes::Nodes;
 use crate::overlay::{NodeId, Overlay, State};
 use crate::policy::rules::Action;
 
-/// What a rename has changed of what the kernel knows, to be told with no lock held.
+/// What the kernel must be told of a rename, with no lock held.
 #[must_use]
 pub(super) enum Renamed {
     /// The node goes on under its new name.
     Moved,
     /// The same, and the node that it had been set apart from has a link less.
     MovedApart(NodeId),
-    /// The new name stands for another node. The old one, where there is one, goes on without a name, or with a link less.
+    /// The new name stands for another node. The old node, if there is one, goes on without a name, or with a link less.
     Parted(Option<NodeId>),
 }
 
@@ -43,7 +43,8 @@ impl Overlay {
 }
 
 impl State {
-    /// What comes is a copy of the source, which is a node of its own. Names that came meanwhile are not the copy's.
+    /// What arrives is a copy of the source, with a node of its own. Names that the source got meanwhile are not the
+    /// copy's.
     pub(super) fn renamed_as_copy(&mut self, from: &End, to: &End) -> Renamed {
         let node = self.nodes.child(from.parent, &from.name);
         if node.is_none_or(|node| self.nodes.names(node).len() < 2) {
@@ -55,7 +56,7 @@ impl State {
         Renamed::Parted(node)
     }
 
-    /// The source's node has the target's name.
+    /// Gives the source's node the target's name.
     pub(super) fn renamed(&mut self, from: &End, to: &End) -> Renamed {
         self.epoch += 1;
         let node = self.nodes.child(from.parent, &from.name);
@@ -72,8 +73,8 @@ impl State {
         other.map_or(Renamed::Moved, Renamed::MovedApart)
     }
 
-    /// Lower has under another of a file's names what it had under the one that goes. Where that was set apart, its node is
-    /// about to stand for what it is renamed over, and the other names have theirs.
+    /// Lower's file has moved from the name that goes to another of its names. If the name that goes was set apart, its
+    /// node is about to stand for what it is renamed over, and the other names have a node of their own.
     pub(super) fn moved_below(&mut self, from: &End, to: &End) -> Renamed {
         let [goes, stays] = [from, to].map(|end| self.nodes.child(end.parent, &end.name));
         if stays.is_none() || stays == goes {
@@ -83,7 +84,7 @@ impl State {
         Renamed::Moved
     }
 
-    /// What comes to each end is a copy. A node with other names keeps those, and who has it open goes on with them. Gives
+    /// What arrives at each end is a copy. A node with other names keeps those, and its handles go on with them. Returns
     /// the ends that stand for other nodes than the kernel takes them for.
     pub(super) fn exchanged_as_copies<'a>(&mut self, from: &'a End, to: &'a End) -> Vec<(&'a End, Renamed)> {
         let mut parted = Vec::new();
@@ -109,7 +110,7 @@ impl State {
                 self.nodes.promote(node, end.parent, &end.name);
             }
         }
-        // Where one was never looked up, the other has kept the name it had.
+        // If one was never looked up, the other has kept the name it had.
         for (node, end) in [(a, to), (b, from)] {
             if node.is_none() {
                 self.nodes.unname(end.parent, &end.name);

@@ -1,4 +1,4 @@
-//! Directories that go, or are hidden because something in them waits for review (SPEC §4.8).
+//! Removing directories, or hiding them while something in them is held (SPEC §4.8).
 
 use std::ffi::OsStr;
 
@@ -17,9 +17,9 @@ use crate::sys::tree::Place;
 
 /// How a directory has gone from the view.
 enum Gone {
-    /// Below: where it was, and what it looked like.
+    /// From lower: where it was, and what it looked like.
     Below(Place, DirLooks),
-    /// It waits for review by this entry.
+    /// Its removal is held as this entry.
     Hidden(UpperId),
 }
 
@@ -63,13 +63,13 @@ impl Overlay {
     fn remove_dir_below(&self, path: &RelPath, was: &Meta) -> Result<Gone> {
         let place = self.lower.place(path)?;
         let looks = DirLooks::of_going(&place, was)?;
-        // What was renamed out of it would be looked for there.
+        // Otherwise recovery would look in it for what was renamed out of it.
         self.store.record_waiting()?;
         place.remove_dir()?;
         Ok(Gone::Below(place, looks))
     }
 
-    /// `waits`: why one that is hidden does.
+    /// `waits` is why the removal of a hidden directory is held.
     fn note_dir_removed(&self, path: &RelPath, gone: &Gone, waits: Option<Reason>, by: &Writer) -> Result<()> {
         let (doing, looks) = match gone {
             Gone::Below(_, looks) => (Doing::RemoveDir, Some(*looks)),
@@ -99,7 +99,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// Held deletions in a directory that shows nothing; `ENOTEMPTY` when it shows something.
+    /// Returns the held deletions in a directory that shows nothing; `ENOTEMPTY` if it shows something.
     pub(super) fn hidden_below(&self, path: &RelPath) -> Result<Vec<UpperId>> {
         let below = self.lower.list(path).doing(|| format!("list {path}"))?;
         let state = self.state.lock();
@@ -113,8 +113,8 @@ impl Overlay {
         }
     }
 
-    /// A directory whose removal waits for review is made anew, as git does at every switch of branches: lower has it
-    /// still. What was deleted in it stays hidden and held.
+    /// Makes a directory anew whose removal is held, as git does at every switch of branches: lower still has it. What
+    /// was deleted in it stays hidden and held.
     pub(super) fn show_dir_again(&self, id: UpperId, path: &RelPath, mode: u32, caller: &Caller) -> Result<()> {
         if matches!(self.action_by(path, FileKind::Directory, &self.writer(caller)), Action::Deny | Action::Freeze) {
             return Err(self.denied(path, &self.doer(caller)));
@@ -129,7 +129,7 @@ impl Overlay {
         self.note_created(path, FileKind::Directory, None, "[directory]".to_owned(), || Ok(None), caller)
     }
 
-    /// The view shows a directory no more; lower keeps it until that is confirmed, or the last deletion in it.
+    /// Hides a directory from the view; lower keeps it until its removal is confirmed, or the last deletion in it.
     fn hide_dir(&self, path: &RelPath, reason: Reason, by: &Writer) -> Result<UpperId> {
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?.ok_or(Error::Errno(libc::ENOENT))?;
         let id = self.hide(path, &meta)?;
@@ -137,7 +137,7 @@ impl Overlay {
         held.map_err(|err| self.put_dir_back(path, &Gone::Hidden(id), err)).map(|()| id)
     }
 
-    /// A directory whose removal could not be recorded, because of `err`.
+    /// Puts back a directory whose removal could not be recorded because of `err`. Returns the error to report.
     fn put_dir_back(&self, path: &RelPath, gone: &Gone, err: Error) -> Error {
         let put_back = match gone {
             Gone::Below(place, looks) => {

@@ -1,11 +1,11 @@
-//! Directories that stand in for those somebody removed below (SPEC §9): what is held or being written in one goes on being
-//! seen where it is, until it is confirmed or discarded.
+//! Directories that stand in for ones removed below (SPEC §9): what is held or being written in one stays visible where
+//! it is, until it is confirmed or discarded.
 //!
-//! Each is a held directory as those of [`structure`](super::structure) are, so that all that is done in one is done in it,
-//! too. What tells it apart is that it is held for [`Reason::External`]: it hides nothing of lower. It is made by the first
-//! look at a path where lower has nothing and something of upper shows below, and ends by the first look that finds
-//! anything there. Whether lower has something is looked at under `state`, under which our own landings change lower and
-//! the rows together.
+//! Each is a held directory like those of [`structure`](super::structure), so that all that is done in one is done in it,
+//! too. What tells it apart is that it is held for [`Reason::External`]: it hides nothing of lower. It is made by the
+//! first look at a path where lower has nothing and something of upper shows below, and ended by the first look that
+//! finds anything there. Whether lower has something is looked at under `state`, under which our own landings change
+//! lower and the rows together.
 
 use super::structure::Made;
 use crate::model::{Reason, RelPath};
@@ -17,8 +17,8 @@ use crate::store::{Epilogue, Fate};
 use crate::sys::file::{FileKind, Meta};
 
 impl Overlay {
-    /// Looks whether somebody has removed a directory that upper has something in, or brought it back: before anything is
-    /// made, listed or judged in it.
+    /// Looks whether a directory that upper has something in was removed below, or has come back. Call this before
+    /// anything is made, listed or judged in it.
     pub(in crate::overlay) fn look_at_dir(&self, dir: &RelPath) -> Result<()> {
         let is_concerned = {
             let state = self.state.lock();
@@ -30,7 +30,8 @@ impl Overlay {
         Ok(())
     }
 
-    /// For a path at which the view has nothing. Whether it is to be looked at again.
+    /// Makes a stand-in at a path where the view has nothing, if upper has something to show there. Returns true if the
+    /// path must be looked at again.
     pub(in crate::overlay) fn stand_in(&self, path: &RelPath) -> Result<bool> {
         let is_wanted = self.state.lock().uppers.shows_within(path);
         if !is_wanted || self.check_writable().is_err() {
@@ -39,14 +40,14 @@ impl Overlay {
         let above = path.parent().unwrap_or_default();
         let (Origin::Lower(like) | Origin::Upper(_, like)) = self.origin(&above)? else { return Ok(false) };
         if !like.is_dir() {
-            // Somebody has put a file in the place of one above.
+            // A file has taken the place of a directory above.
             return Ok(false);
         }
         match self.make_stand_in(path, &like) {
-            // That one has been removed as well since the look at it.
+            // The directory above has been removed as well since the look at it.
             Err(_) if !self.is_in_held_dir(path) && matches!(self.lower.exists(&above), Ok(false)) => Ok(true),
             Err(err) => {
-                // Who looks is told what lower has. What is held is there when the next look can record it.
+                // The lookup gets what lower has. What is held shows again when a later look can record the stand-in.
                 log::warn!("show {path}, which was removed below and has something held in it: {err}");
                 Ok(false)
             }
@@ -54,7 +55,7 @@ impl Overlay {
         }
     }
 
-    /// Like the directory above it: what the one that was removed was like is not known.
+    /// It gets the looks of the directory above it: those of the directory that was removed are not known.
     fn make_stand_in(&self, path: &RelPath, like: &Meta) -> Result<bool> {
         let owner = Caller { uid: like.uid, gid: like.gid, ..Caller::KERNEL };
         let made = Made { kind: FileKind::Directory, mode: like.mode, device: 0 };
@@ -78,12 +79,13 @@ impl Overlay {
         Ok(true)
     }
 
-    /// Those at and above a path end where lower has something again: the view shows that, with what is held in it.
+    /// Ends the stand-ins at and above a path where lower has something again: the view shows that, with what is held in
+    /// it.
     pub(in crate::overlay) fn end_stand_ins(&self, path: &RelPath) -> Result<()> {
         let dirs = self.state.lock().uppers.stand_ins_to(path);
         for dir in dirs {
             if !self.lower.exists(&dir).doing(|| format!("stat {dir}"))? {
-                // Nor does it have any of those below.
+                // Then it has none of those further down either.
                 break;
             }
             if let Err(err) = self.end_stand_in(&dir, |_, below| below.is_some()) {
@@ -94,8 +96,8 @@ impl Overlay {
         Ok(())
     }
 
-    /// Those that a look has made while these names were discarded, for the sake of what they showed, and those that were left
-    /// for what could come back.
+    /// Ends stand-ins above discarded names: those that a look made while the names still showed something, and those
+    /// that were left for what could come back.
     pub(in crate::overlay) fn end_emptied_stand_ins<'a>(&self, names: impl Iterator<Item = &'a RelPath>) {
         for dir in dirs_above(names) {
             let is_empty = |state: &State, _: Option<&Meta>| {
@@ -109,8 +111,8 @@ impl Overlay {
         }
     }
 
-    /// Unless somebody confirms or discards it at this moment: the next look finds what became of it. `ends` is asked with what
-    /// lower has there. Gives whether it has ended.
+    /// Ends a stand-in if `ends`, given what lower has there, says so; returns true if it has ended. One that is being
+    /// confirmed or discarded at this moment is left alone: the next look finds what became of it.
     fn end_stand_in(&self, dir: &RelPath, ends: impl FnOnce(&State, Option<&Meta>) -> bool) -> Result<bool> {
         let id = {
             let mut state = self.state.lock();
@@ -128,7 +130,7 @@ impl Overlay {
             if let (Some(node), Some(meta)) = (state.nodes.at(dir), below)
                 && state.nodes.of_lower(meta.key()).is_none()
             {
-                // Who stands in it goes on standing there.
+                // A process that stands in it keeps standing there.
                 state.nodes.set_lower(node, Some(meta.key()).filter(|_| meta.is_dir()));
             }
             row.id

@@ -1,10 +1,10 @@
-//! Structure that waits for review: a directory, FIFO, socket or device that lower cannot have yet, because something held
-//! has its place or its parent, or that a rule reviews (SPEC §4.8, §6).
+//! Held structure: a directory, FIFO, socket or device that lower cannot have yet, because something held has taken its
+//! place or its parent, or because a rule reviews it (SPEC §4.8, §6).
 //!
-//! Each is an upper entry as a file is, whose attributes are those of an empty directory or of a node in `stage/`. Nobody
-//! judges it: it is held from the moment it is made, and lands by `confirm` alone. What is in such a directory are entries
-//! of their own, held for their parent. One that takes the place of a held deletion is one change with it: when it goes,
-//! the deletion waits as before; when it lands, the deletion does.
+//! Each is an upper entry like a file, with the attributes of an empty directory or of a node in `stage/`. It is never
+//! judged: it is held from the moment it is made, and lands by `confirm` alone. The contents of such a directory are
+//! entries of their own, held for their parent. One that takes the place of a held deletion is one change with it: when
+//! it goes, the deletion is held as before; when it lands, so does the deletion.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -34,11 +34,11 @@ use crate::sys::OFlags;
 use crate::sys::file::FileKind;
 use crate::sys::tree::is_absent;
 
-/// What is to be made of something that a program makes at a free name.
+/// What becomes of something that a program makes at a free name.
 pub(super) enum Creation {
     /// Lower gets it.
     AtOnce,
-    /// A directory that lower has still, and that waits to be removed.
+    /// Lower still has this directory, whose removal is held.
     Anew(UpperId),
     Held(Waiting),
 }
@@ -57,7 +57,7 @@ pub(super) struct Made {
     pub device: u64,
 }
 
-/// A rename of structure, as all that speaks of it will be.
+/// A rename of structure: all rows and records as they will be.
 struct Moved {
     rows: Vec<UpperRow>,
     /// The deletion whose place is given up.
@@ -68,7 +68,8 @@ struct Moved {
 }
 
 impl Overlay {
-    /// What becomes of an entry of `kind` that is made at a path; `EEXIST` where something is, `EPERM` where a rule says so.
+    /// What becomes of an entry of `kind` that is made at a path; `EEXIST` if something is there, `EPERM` if a rule says
+    /// so.
     pub(super) fn creation(&self, path: &RelPath, kind: FileKind, caller: &Caller) -> Result<Creation> {
         let action = self.action_by(path, kind, &self.writer(caller));
         let mut because = match action {
@@ -110,13 +111,13 @@ impl Overlay {
         Ok(below.is_some_and(|meta| meta.is_dir()))
     }
 
-    /// Whether a directory above `path` is upper's own: lower has no place for what is made there.
+    /// True if a directory above `path` is upper's own: lower has no place for what is made there.
     pub(in crate::overlay) fn is_in_held_dir(&self, path: &RelPath) -> bool {
         self.state.lock().uppers.is_in_held_dir(path)
     }
 
-    /// Whether the view has the directories, with `dropping` gone, of what a person brings back below: what waits for review
-    /// above it would hide it. A directory that somebody removed below is made anew for it.
+    /// Refuses to bring something back below if, with `dropping` gone, a held change above it would hide it. A directory
+    /// that was removed below is no obstacle: it is made anew.
     pub(in crate::overlay) fn check_would_show(&self, path: &RelPath, dropping: &HashSet<UpperId>) -> Reviewed<()> {
         let state = self.state.lock();
         for dir in std::iter::successors(path.parent(), RelPath::parent) {
@@ -128,10 +129,10 @@ impl Overlay {
         Ok(())
     }
 
-    /// A directory as the view has it, to be asked about itself: for reading, where that is allowed.
+    /// Opens a directory of the view to ask about itself: for reading, if that is allowed.
     pub(in crate::overlay) fn dir_in_view(&self, path: &RelPath) -> Result<OwnedFd> {
         match self.open_dir_in_view(path, OFlags::RDONLY) {
-            // A descriptor that can only be used to reach it tells as much, and takes longer.
+            // A descriptor that can only be used to reach it tells as much, but takes longer.
             Err(err) if err.code() == libc::EACCES => self.open_dir_in_view(path, OFlags::PATH),
             opened => opened,
         }
@@ -151,8 +152,8 @@ impl Overlay {
         opened.doing(|| format!("open the directory {path}"))
     }
 
-    /// A name came or went at `path`. A directory of lower has that time from the kernel; one of upper has its entries
-    /// elsewhere.
+    /// Sets the time of the directory in which a name came or went, if that is upper's: its entries are elsewhere. A
+    /// directory of lower gets the time from the kernel.
     pub(in crate::overlay) fn name_changed(&self, path: &RelPath) -> Result<()> {
         let dir = path.parent().and_then(|dir| self.state.lock().uppers.held_dir(&dir));
         let Some(dir) = dir else { return Ok(()) };
@@ -165,7 +166,7 @@ impl Overlay {
         }
     }
 
-    /// Makes what waits for review at once, and is in the view at once.
+    /// Makes structure that is held, and in the view, at once.
     pub(super) fn make_held(&self, path: &RelPath, made: Made, why: Waiting, caller: &Caller) -> Result<()> {
         self.check_may_change(0)?;
         let new = self.upper_structure(path, made, caller)?;
@@ -177,7 +178,7 @@ impl Overlay {
         self.name_changed(path)
     }
 
-    /// What is to be held at a path, with all that `caller` gives it there.
+    /// Makes in upper what is to be held at a path, with all that `caller` gives it there.
     pub(super) fn upper_structure(&self, path: &RelPath, made: Made, caller: &Caller) -> Result<NewUpper<'_>> {
         let heritage = self.heritage(path, made.kind, made.mode, caller)?;
         let new = self.store.create_upper_node(made.kind, made.device)?;
@@ -200,7 +201,7 @@ impl Overlay {
         }
         let base = over.map_or(Base::of(Below::Nothing), |row| row.base);
         let deletion = match over {
-            // Its deletion is being judged, and nobody knows yet whether it waits.
+            // The deletion is being judged, and may or may not end up held.
             Some(row) => Some(row.held.clone().ok_or(Error::Errno(libc::EBUSY))?),
             None => None,
         };
@@ -234,7 +235,7 @@ impl Overlay {
         event.by(by)
     }
 
-    /// Structure goes before it has landed. The deletion whose place it took waits as before.
+    /// Removes structure that has not landed. The deletion whose place it took is held as before.
     pub(super) fn end_structure(&self, path: &RelPath, id: UpperId, caller: &Caller) -> Result<()> {
         let (row, _claimed) = self.claim(id)?;
         let stands_alone = row.base.below == Below::Nothing;
@@ -243,7 +244,7 @@ impl Overlay {
             let mut state = self.state.lock();
             let held = row.held.as_ref().filter(|_| state.uppers.at(path) == Some(id));
             let held = held.ok_or(Error::Errno(libc::ESTALE))?;
-            // Deletions that wait in a directory that somebody removed show nothing.
+            // Held deletions in a directory that was removed below show nothing.
             let shows = |id| state.uppers.get(id).is_some_and(|inside| inside.row.what != What::Whiteout);
             if state.uppers.in_dir(path).any(|(_, id)| shows(id)) {
                 return Err(Error::Errno(libc::ENOTEMPTY));
@@ -270,7 +271,7 @@ impl Overlay {
         self.name_changed(path)
     }
 
-    /// The event that tells it. A directory waits again by an undo; what comes back of a FIFO would be another one.
+    /// The event of its removal. An undo holds a directory again; a FIFO that came back would be another one.
     fn structure_ended(&self, path: &RelPath, row: &UpperRow, caller: &Caller) -> Result<(EventDraft, Part)> {
         let by = self.doer(caller);
         let held = row.held.as_ref().ok_or(Error::Errno(libc::ESTALE))?;
@@ -282,13 +283,13 @@ impl Overlay {
         Ok((event.with(|event| event.operation = part.operation_told()), part))
     }
 
-    /// The deletion whose place `row` took, as it waits once that gives it up.
+    /// The deletion whose place `row` took, as it is held once `row` gives that up.
     fn deletion_left(&self, state: &mut State, row: &UpperRow) -> Result<Option<UpperRow>> {
         if row.base.below == Below::Nothing {
             return Ok(None);
         }
         let mut reasons = row.held.as_ref().map(|held| held.reasons.clone()).unwrap_or_default();
-        // That of the structure. It is the deletion's own where there is no other: one is held for some reason.
+        // The structure's own. It is the deletion's, too, if no other is left: whatever is held has a reason.
         reasons.retain(|reason| *reason != Reason::Parent);
         if reasons.is_empty() {
             reasons.push(Reason::Parent);
@@ -297,7 +298,8 @@ impl Overlay {
         state.waiting(whiteout, ChangeKind::Delete, reasons, None).map(Some)
     }
 
-    /// Structure with all that is in it, to a free name or in the place of a held deletion. Lower has nothing of it.
+    /// Renames structure with all that is in it, to a free name or into the place of a held deletion. Lower has nothing
+    /// of it.
     pub(super) fn move_structure(&self, from: &End, to: &End, id: UpperId, caller: &Caller) -> Result<()> {
         if from.path == to.path {
             return Ok(());
@@ -334,7 +336,7 @@ impl Overlay {
             if let Some(replaced) = moved.replaced.filter(|row| row.what == What::Dir) {
                 self.store.drop_upper_file(replaced.id);
             }
-            // One may have landed a moment before, with us in the way of its being let go of.
+            // One may have landed just before, when our claim kept it from being evicted.
             ids.iter().for_each(|id| self.evict(*id));
             return Ok(());
         }
@@ -365,7 +367,7 @@ impl Overlay {
         let replaced = to.upper().and_then(|id| state.uppers.get(id)).map(|upper| upper.row.clone());
         let left = self.deletion_left(state, &row)?;
         let mut reasons = match (&left, &row.held) {
-            // What else it was held for is the deletion's, which stays behind.
+            // The other reasons are those of the deletion, which stays behind.
             (None, Some(held)) => held.reasons.clone(),
             (Some(_), _) | (None, None) => vec![Reason::Parent],
         };
@@ -395,7 +397,7 @@ impl Overlay {
         Ok(Moved { rows, left, replaced, epilogue })
     }
 
-    /// What structure is based on has been put back below: it is a change of that from now on.
+    /// Makes structure a change of what has been put back below in its place.
     pub(in crate::overlay) fn rebase_structure(&self, row: UpperRow) -> Result<()> {
         let mut state = self.state.lock();
         let Some(held) = row.held.clone().filter(|_| state.uppers.get(row.id).is_some()) else { return Ok(()) };
@@ -409,7 +411,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// Structure that earlier versions have left waiting for nobody: what is in it could not come below.
+    /// Holds structure that earlier versions left in upper without a hold: what is in it could not land.
     pub(in crate::overlay) fn hold_left_structure(&self, id: UpperId) -> Result<()> {
         let mut state = self.state.lock();
         let Some(row) = state.uppers.get(id).map(|upper| upper.row.clone()) else { return Ok(()) };
@@ -419,7 +421,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// What stands for structure in upper, as a descriptor that can only be used to look at it: it lands with its attributes.
+    /// What stands for structure in upper, as a descriptor that only serves to look at it: it lands with its attributes.
     pub(in crate::overlay) fn upper_node(&self, id: UpperId) -> Result<File> {
         let opened = self.store.upper_place(id)?.open(OFlags::PATH);
         opened.map(File::from).doing(|| format!("open upper entry {id}"))
@@ -427,8 +429,8 @@ impl Overlay {
 }
 
 impl State {
-    /// A change without new content as it waits for review, under the id that its path, its kind and what it is based on
-    /// make. What it tells of the old content it has from what was held before.
+    /// Holds a change without new content, under the id made of its path, its kind and its base. Its counts of the old
+    /// content come from what was held before.
     fn waiting(
         &mut self,
         mut row: UpperRow,
@@ -473,7 +475,7 @@ impl State {
     }
 }
 
-/// What there is of upper at `dir`, as the reason why nothing shows that lower has in it; none where it does.
+/// Why upper's entry at `dir` hides what lower has in it; `None` if it does not.
 fn why_hidden(dir: &RelPath, upper: &Upper) -> Option<String> {
     let Some(held) = &upper.row.held else {
         return (!upper.is_landed()).then(|| format!("something is being written in the place of {dir}"));

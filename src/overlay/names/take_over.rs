@@ -1,6 +1,6 @@
-//! A save by a temporary file: what came under another name in this session, and is renamed over a file of the project as
-//! a small edit of that, lands by taking its place below. It is not copied once more, as [`super::rename_over`] has it of
-//! all else.
+//! Saving by a temporary file: a file that came under another name in this session, and is renamed over a file of the
+//! project as a small edit of that, lands by taking its place below. It is not copied once more, as
+//! [`super::rename_over`] does with all else.
 
 use std::os::fd::AsFd;
 
@@ -18,12 +18,12 @@ use crate::policy::rules::Action;
 use crate::store::{self, Base, Below, Durability, Epilogue, Landing, NewContent, UpperRow, What, Writer};
 use crate::sys::file::{FileKind, Meta};
 
-/// What is larger is judged once, as any other rename: to find out twice that it must be held would take too long.
+/// Larger files are judged once, as in any other rename: finding out twice that one must be held would take too long.
 const BYTES_MAX: u64 = 256 << 10;
 
 impl Overlay {
-    /// Whether it has landed. What has not is as it was, and whatever kept it from that is found again by who judges it as
-    /// any other rename; `ESTALE` where somebody must look again.
+    /// Returns true if it has landed. Otherwise all is as it was, and the caller judges it as any other rename, which
+    /// finds whatever was in the way again; `ESTALE` if the rename must look again.
     pub(super) fn take_over(&self, from: &End, to: &End, meta: &Meta, by: &Writer) -> Result<bool> {
         let Some(target) = self.may_take_over(from, to, meta) else { return Ok(false) };
         self.check_may_change(0)?;
@@ -44,9 +44,10 @@ impl Overlay {
                 self.spend(comparison);
                 Ok(matches!(settled, Settled::Landed))
             }
-            // It is done, and the journal tells: the next start finishes it.
+            // It is done, and the journal has it: the next start finishes it.
             Err(err @ Error::Store(store::Error::Unrecorded(_))) => Err(err),
-            // Somebody changes one of them below, or something is mounted between the two, or the old content cannot be kept.
+            // Another program changes one of them below, or a mount is between the two, or the old content cannot be
+            // kept.
             Err(err) => {
                 if let Error::Internal(_) = err {
                     log::error!("let {} take the place of {}: {err}", from.path, to.path);
@@ -56,10 +57,10 @@ impl Overlay {
         }
     }
 
-    /// Where the two had changed places and changed back, what was looked at before holds no longer: `ESTALE`.
+    /// `ESTALE` if the two had changed places and changed back: what was looked at before holds no longer.
     ///
-    /// Somebody who wrote to the target at that very moment may have replaced or removed the source, which stood there. He
-    /// meant the old: what was to be saved is made anew under its own name.
+    /// A program that replaced or removed the target at that very moment may have hit the source, which stood there. It
+    /// meant the old target, so what was to be saved is made anew under its own name.
     fn not_taken(&self, source: &RelPath, then: &Meta, new: &Side) -> Result<()> {
         let now = self.lower.stat(source).doing(|| format!("stat {source}"))?;
         if now.is_some_and(|now| now.stamp() == then.stamp()) {
@@ -82,7 +83,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// What the source would take the place of. None where more than the two files matters.
+    /// What the source would take the place of. `None` if more than the two files matters.
     fn may_take_over<'a>(&self, from: &End, to: &'a End, meta: &Meta) -> Option<&'a Meta> {
         let Origin::Lower(target) = &to.origin else { return None };
         let is_plain = |meta: &Meta| meta.kind == FileKind::Regular && meta.links == 1 && !meta.is_mount_root;
@@ -93,11 +94,11 @@ impl Overlay {
         may.then_some(target)
     }
 
-    /// The two as they are now, where nothing speaks against landing.
+    /// Compares the two as they are now. `None` if anything speaks against landing.
     fn compare_taken(&self, job: &Job, source: &RelPath, by: &Writer) -> Result<Option<Comparison>> {
         let (new, present) = (self.present_side(source)?, self.present_side(job.row.path())?);
         let is_judged = job.takes_along.as_ref().zip(new.meta).is_some_and(|((_, stamp), now)| *stamp == now.stamp());
-        // Its landing would have to be durable, and is rather taken for that of a copy.
+        // The landing of a synced source would have to be durable; that is left to the landing of a copy.
         let is_synced = new.file.as_ref().is_none_or(|file| is_on_disk(file.as_fd()));
         if !is_judged || is_synced || new.same_as(&present)? {
             return Ok(None);
@@ -112,7 +113,7 @@ impl Overlay {
 }
 
 impl State {
-    /// No change of either stands in the view: what lower has is what both names show.
+    /// True if no change of either stands in the view: both names show what lower has.
     pub(in crate::overlay) fn are_below(&self, job: &Job) -> bool {
         let source = job.takes_along.iter().map(|(source, _)| source);
         job.row.names.iter().chain(source).all(|path| self.uppers.at(path).is_none())

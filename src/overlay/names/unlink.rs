@@ -1,4 +1,4 @@
-//! Names that go: the deletion of content is judged as a change of all lines to none (SPEC §4.4).
+//! Removing names: the deletion of content is judged as a change of all lines to none (SPEC §4.4).
 
 use std::ffi::OsStr;
 
@@ -17,7 +17,8 @@ use crate::store::{Base, Below, Effect, Epilogue, Fate, Held, NodeLooks, PathEff
 use crate::sys::OFlags;
 use crate::sys::file::{FileKind, Meta};
 
-/// What takes a file system longer to free than to name: kept open while its last name goes.
+/// A file system takes longer to free a file of this size than to remove its name, so it is kept open while its last name
+/// goes.
 const LARGE_BYTES: u64 = 1 << 20;
 
 impl Overlay {
@@ -48,11 +49,11 @@ impl Overlay {
         self.name_changed(&path)
     }
 
-    /// In lower and in the nodes at once: who looks sees the name before it or no name after it.
+    /// Removes a name. Lower and the nodes change under one lock, so that a lookup sees the name as before or no name.
     fn unlink_below(&self, path: &RelPath, (parent, name): (NodeId, &OsStr), was: &Meta) -> Result<()> {
         let place = self.lower.place(path)?;
         let is_large = was.is_file() && was.size >= LARGE_BYTES;
-        // Freed when nobody has it any more, which then is after the lock.
+        // Kept open, so that the file is freed only after the lock is released.
         let _kept = is_large.then(|| self.lower.open_at(path, OFlags::PATH)).transpose()?;
         self.store.record_waiting()?;
         let mut state = self.state.lock();
@@ -65,7 +66,7 @@ impl Overlay {
     fn unlink_special(&self, path: &RelPath, entry: (NodeId, &OsStr), was: &Meta, caller: &Caller) -> Result<()> {
         self.unlink_below(path, entry, was)?;
         let gone = self.state.lock().left(path).into_iter().collect();
-        // One with other names would come back as another.
+        // One with other names would come back as another file.
         let removed = (was.links == 1).then(|| PathEffect::new(path, Effect::SpecialRemoved(NodeLooks::of(was))));
         let what = format!("[{} removed]", was.kind.name());
         if let Err(err) = self.record_structure(path, what, removed, gone, &self.doer(caller)) {
@@ -94,7 +95,7 @@ impl Overlay {
         }
     }
 
-    /// A whiteout that nobody has judged yet; the database learns of it when it is held.
+    /// Hides a path of lower by a whiteout that is not judged yet; the database learns of it when it is held.
     pub(in crate::overlay) fn hide(&self, path: &RelPath, meta: &Meta) -> Result<UpperId> {
         let whiteout = self.whiteout(path, meta);
         let id = whiteout.row.id;
@@ -123,7 +124,7 @@ impl Overlay {
             other => other?,
         };
         if !row.names.contains(path) {
-            // A name below of an inode that was changed through another: only the name goes.
+            // A name in lower of an inode that was changed by another: only the name goes.
             return self.unlink_again(path, caller);
         }
         match self.departure(path, id, &row)? {
@@ -150,7 +151,8 @@ impl Overlay {
         self.delete_changed(path, row, caller)
     }
 
-    /// What lower has by one name of a change goes, and that is judged by itself; the change goes on under its other names.
+    /// Removes what lower has by one name of a change, which is judged by itself; the change goes on under its other
+    /// names.
     fn unlink_name(&self, name: Departure, row: &UpperRow, claimed: Claim<'_>, caller: &Caller) -> Result<()> {
         let base = match name.parting {
             Parting::Leaves => Base::of(row.base.of_one_name().below),
@@ -176,7 +178,7 @@ impl Overlay {
         self.unlink_judged(path, &meta, caller)
     }
 
-    /// A new file goes before anybody judged it: no trace, unless that was tried.
+    /// Removes a new file that was not judged. It leaves no trace, unless judging it was tried.
     fn drop_new(&self, path: &RelPath, row: &UpperRow, by: &Writer) -> Result<()> {
         let removal = self.removal(row, by)?;
         let epilogue = Epilogue { drop: vec![row.id], ..Epilogue::default() };
@@ -185,7 +187,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// One that waits for review is kept, and waits again by an undo.
+    /// Removes a new file that is held. Its content is kept, and an undo holds it again.
     fn drop_held(&self, path: &RelPath, row: &UpperRow, held: &Held, caller: &Caller) -> Result<()> {
         let by = self.doer(caller);
         let removal = self.removal(row, &by)?;
@@ -201,18 +203,18 @@ impl Overlay {
         Ok(())
     }
 
-    /// The same for one whose creation failed after all.
+    /// Removes a new entry whose creation failed after all.
     pub(in crate::overlay) fn take_back(&self, path: &RelPath, id: UpperId) {
         let row = self.state.lock().uppers.get(id).map(|upper| upper.row.clone());
-        // In the place of a held deletion it would take that along: it stays as it is, made and not written.
+        // In the place of a held deletion it would take that along, so there it stays as it is, made and not written.
         let new = row.filter(UpperRow::is_new);
         if let Some(Err(err)) = new.map(|row| self.drop_new(path, &row, &Writer::default())) {
             log::error!("take {path} back, which could not be made: {err}");
         }
     }
 
-    /// Takes an entry out of the view; who has it open keeps its content. `record` makes the database agree: under the
-    /// lock, or a write in between would save the row anew.
+    /// Takes an entry out of the view; its handles keep its content. `record` makes the database agree, under the lock: a
+    /// write in between would save the row anew.
     pub(super) fn orphan<T>(&self, path: &RelPath, id: UpperId, record: impl FnOnce(&State) -> Result<T>) -> Result<T> {
         let mut state = self.state.lock();
         let recorded = record(&state)?;
@@ -235,8 +237,8 @@ impl Overlay {
         Ok(recorded)
     }
 
-    /// What took the place of a hidden directory goes; the directory is hidden as before. It may have come below since, in
-    /// the place of a file that this was a change of.
+    /// Removes what took the place of a hidden directory, which is hidden as before. The directory may have come below
+    /// since, in the place of a file that this was a change of.
     fn hide_dir_again(&self, path: &RelPath, dir: &Meta, row: UpperRow, caller: &Caller) -> Result<()> {
         let by = self.doer(caller);
         let whiteout = self.whiteout(path, dir).row;
@@ -252,7 +254,7 @@ impl Overlay {
         self.hold_whiteout(id, Reason::Parent, &by)
     }
 
-    /// The deletion of something changed is judged against what the change was based on. What waited is kept.
+    /// The deletion of something changed is judged against what the change was based on. What was held is kept.
     fn delete_changed(&self, path: &RelPath, row: UpperRow, caller: &Caller) -> Result<()> {
         let id = self.store.reserve_upper();
         let base = row.base.of_one_name();
@@ -267,7 +269,7 @@ impl Overlay {
 }
 
 impl State {
-    /// The view has an entry no more; who has it open keeps its content.
+    /// Takes an entry out of the view; its handles keep its content.
     pub(super) fn take_out(&mut self, path: &RelPath, id: UpperId) {
         if let Some(open) = self.open_of(id, path) {
             open.set_backing(Backing::Orphan(open.file()));
@@ -276,7 +278,7 @@ impl State {
         self.epoch += 1;
     }
 
-    /// The node loses the name; who has it open keeps it.
+    /// The node loses the name; its handles keep the node.
     pub(in crate::overlay) fn unnamed(&mut self, parent: NodeId, name: &OsStr, was: &Meta) {
         self.epoch += 1;
         if let Some(node) = self.nodes.child(parent, name).and_then(|node| self.nodes.get_mut(node).ok()) {
@@ -286,7 +288,7 @@ impl State {
     }
 }
 
-/// What hides a path, and is not judged yet.
+/// The row that hides a path, not judged yet.
 fn deleted(id: UpperId, path: &RelPath, base: Base) -> UpperRow {
     UpperRow { id, names: vec![path.clone()], what: What::Whiteout, base, held: None, looks: None }
 }

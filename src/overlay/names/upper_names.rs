@@ -30,7 +30,7 @@ impl State {
         Ok((renamed.rows, renamed.epilogue))
     }
 
-    /// The same for changes that go on without a name each; `ESTALE` where one has gone.
+    /// The same for changes that go on without a name each; `ESTALE` if one of them has gone.
     pub(super) fn parted_rows(&mut self, departures: &[Departure]) -> Result<RenamedRows> {
         let mut renamed = RenamedRows::default();
         for Departure { id, path, parting } in departures {
@@ -46,7 +46,8 @@ impl State {
         Ok(renamed)
     }
 
-    /// The same for one whose file leaves the name `gone` below and has `first`: what it left is made again when it lands.
+    /// The same for a change whose file leaves the name `gone` in lower and keeps `first`: `gone` is made again when the
+    /// change lands.
     pub(in crate::overlay) fn unmade(
         &mut self,
         id: UpperId,
@@ -75,7 +76,7 @@ impl State {
             epilogue.verdicts.extend(superseded);
         }
         if has_row {
-            // One without has landed, and is only open still, or is recorded by the judgement that is coming.
+            // An entry without one has landed and is only still open, or the coming judgement records it.
             epilogue.save.push(row.clone());
         }
         rows.push(row);
@@ -86,7 +87,8 @@ impl State {
         rows.into_iter().for_each(|row| self.uppers.set_row(row));
     }
 
-    /// Before the same of a change of what stays behind. What waits for review is to be judged anew, as something new.
+    /// To be called before `row` is set for a change whose base stays behind. If it is held, it must be judged anew, as
+    /// something new.
     pub(super) fn leaves_base(&mut self, row: &UpperRow) {
         self.epoch += 1;
         if let Some(node) = self.nodes.at(row.path()) {
@@ -102,7 +104,7 @@ impl State {
 fn moved(row: &UpperRow, moves: &[Move<'_>]) -> UpperRow {
     let mut names: Vec<RelPath> = Vec::new();
     for name in row.names.iter().map(|name| Move::all(moves, name).unwrap_or_else(|| name.clone())) {
-        // One that was to be made is there already.
+        // A name that was still to be made may be there already.
         if !names.contains(&name) {
             names.push(name);
         }
@@ -110,7 +112,7 @@ fn moved(row: &UpperRow, moves: &[Move<'_>]) -> UpperRow {
     UpperRow { names, ..row.clone() }
 }
 
-/// A row without the name that it is based on, which stays below: under the others it is something new.
+/// A row without the name that it is based on. That stays below, so under the other names it is something new.
 fn left(row: &UpperRow, base: &RelPath) -> UpperRow {
     let held = row.held.clone().map(|held| Held { kind: ChangeKind::Create, ..held });
     UpperRow { base: Base::of(Below::Nothing), held, looks: None, ..row.without_name(base) }

@@ -23,16 +23,16 @@ pub struct ConfirmHow {
     pub merging: Merging,
 }
 
-/// Whether what lands may be more than what was held: with what others have made below of the same file (SPEC §9).
+/// Whether a confirm may merge a change with what others have made below of the same file (SPEC §9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Merging {
     Allowed,
-    /// It is to be what the view shows, where it was tested.
+    /// What lands must be what the view shows, because it was tested there.
     Refused,
 }
 
-/// One change on its way into lower. Its sides are open only while it is staged, but for what was merged, which has no
-/// other place.
+/// One change on its way into lower. Its sides are open only while it is staged, except a merged side, which exists only
+/// behind its descriptor.
 pub(super) struct Landable {
     pub taken: Taken,
     pub new: Side,
@@ -66,8 +66,8 @@ impl Overlay {
         Ok(outcomes)
     }
 
-    /// A hidden directory goes also where others have confirmed all else in it at the same moment: none knew that his was the
-    /// last.
+    /// Removes hidden directories whose other contents were confirmed by other requests at the same moment: none of those
+    /// requests could know that its change was the last one in the directory.
     fn confirm_emptied(&self, landed: &[Taken], how: &ConfirmHow) -> Vec<Outcome> {
         let deleted = landed.iter().filter(|change| change.row.what == What::Whiteout);
         let dirs = deleted.filter_map(|change| change.row.path().parent()).collect();
@@ -83,7 +83,7 @@ impl Overlay {
 
     fn confirm_taken(&self, taken: &[Taken], how: &ConfirmHow) -> Reviewed<Vec<Outcome>> {
         if how.expiry == Expiry::Guard && !how.renew {
-            // A directory that takes nothing's place, or goes, has nothing that anybody could have overlooked.
+            // A new directory that replaces nothing, or one that goes, has nothing that a reviewer could have overlooked.
             let shows = |change: &&Taken| {
                 !change.row.removes_dir() && (change.row.what != What::Dir || change.row.base.content.is_some())
             };
@@ -94,13 +94,14 @@ impl Overlay {
         dirs.iter().try_for_each(|dir| self.check_emptied(dir, taken).inspect_err(|err| refused(dir, err)))?;
         let landable = |change| self.landable(change, taken, how).inspect_err(|err| refused(change, err));
         let mut landables = files.into_iter().map(landable).collect::<Reviewed<Vec<Landable>>>()?;
-        // What takes the place of a directory comes before what that takes along goes, and a directory before what is in it.
+        // The replacement of a directory comes before the deletions inside it, and a new directory before what is in it.
         let replaces_dir = |landable: &Landable| landable.present.is_dir() && !landable.new.is_dir();
         let depth = |landable: &Landable| match landable.new.is_dir() {
             true => landable.taken.row.path().components().count(),
             false => usize::MAX,
         };
-        // What takes one name of a file comes before the file is written in place by another: it is based on it as it is.
+        // A change that replaces one name of a shared file is based on the file as it is, so it comes before the change
+        // that writes the file in place by another name.
         let writes_in_place = |landable: &Landable| landable.taken.row.base.is_shared();
         landables.sort_by_key(|landable| (!replaces_dir(landable), depth(landable), writes_in_place(landable)));
         let outcomes = landables.iter().map(outcome).chain(dirs.iter().copied().map(dir_outcome));
@@ -118,7 +119,7 @@ impl Overlay {
         Ok(outcomes)
     }
 
-    /// Checks one of `all` changes against its id and against lower as it is now; merges where lower has moved on.
+    /// Checks one of `all` changes against its id and against lower as it is now; merges if lower has moved on.
     fn landable(&self, change: &Taken, all: &[Taken], how: &ConfirmHow) -> Reviewed<Landable> {
         let path = change.row.path();
         let fault = |err: Error| failed(path, &err);
@@ -132,7 +133,7 @@ impl Overlay {
             self.check_way(path)?;
         }
         if present.is_dir() && !new.is_dir() {
-            // By force neither: it is not one content that could be kept.
+            // Not even with `force`: a directory is not one content that could be kept.
             self.check_emptied(change, all)?;
         }
         if !how.force {
@@ -141,7 +142,7 @@ impl Overlay {
         self.check_further_names(change)?;
         let as_based = self.is_as_based(&change.row, &mut present).map_err(fault)?;
         if !as_based && !how.review.dry_run {
-            // Once the two are one nobody finds it any more.
+            // Not later: once the two are one, nothing tells the external edit from ours.
             self.tell_external(path);
         }
         let (new, done) = match as_based || how.force {
@@ -163,7 +164,7 @@ impl Overlay {
         Err(ErrorBody::new(ErrorCode::Superseded, message).about(change.held.id.as_str()))
     }
 
-    /// Opens what was closed since it was checked, if it still is what it was.
+    /// Reopens the sides that were closed after the check, if they still are what they were.
     pub(super) fn reopen(&self, landable: &mut Landable) -> Result<()> {
         let Landable { taken, new, present, done, .. } = landable;
         if *done == Done::Applied && new.has_descriptors() {
@@ -178,12 +179,13 @@ impl Overlay {
         Ok(())
     }
 
-    /// Directories that are gone are made anew; where a file has taken the place of one, nothing can land.
+    /// Refuses if something that is not a directory has taken the place of one above `path`. Directories that are gone
+    /// are no obstacle: they are made anew.
     pub(in crate::overlay) fn check_way(&self, path: &RelPath) -> Reviewed<()> {
         let mut above = path.parent();
         while let Some(dir) = above {
             if self.state.lock().uppers.held_dir(&dir).is_some() {
-                // It lands before what is in it.
+                // A held directory lands before what is in it.
                 above = dir.parent();
                 continue;
             }
@@ -198,12 +200,13 @@ impl Overlay {
         Ok(())
     }
 
-    /// Further names are made, never put in the place of something, by force neither: they show nothing that would be lost.
+    /// Further names are only made, never put in the place of something, not even with `force`: the review shows nothing
+    /// of what would be lost there.
     fn check_further_names(&self, change: &Taken) -> Reviewed<()> {
         for name in change.row.further_names() {
             if self.lower.exists(name).map_err(|err| failed(name, &err.into()))? {
                 let (first, id) = (change.row.path(), &change.held.id);
-                // Without the id as such, by which programs and people would be told that it can be forced.
+                // Without the error's id: it would tell programs and people that the confirm can be forced.
                 let why = format!(
                     "something else is there below by now, where {first} is to be linked: move it away, or discard {id}"
                 );
@@ -213,7 +216,8 @@ impl Overlay {
         Ok(())
     }
 
-    /// A directory goes with what was deleted in it. With anything else in it, which the view does not show, it stays.
+    /// A directory goes together with the deletions in it. It stays if lower has anything else in it, which the view does
+    /// not show.
     fn check_emptied(&self, dir: &Taken, taken: &[Taken]) -> Reviewed<()> {
         let path = dir.row.path();
         let goes =
@@ -228,7 +232,7 @@ impl Overlay {
         }
     }
 
-    /// What lower has in a directory that does not go.
+    /// Returns an entry of lower's directory that does not go, if there is one.
     pub(super) fn other_entry(&self, dir: &RelPath, goes: impl Fn(&RelPath) -> bool) -> Reviewed<Option<RelPath>> {
         let entries = match self.lower.list(dir) {
             Err(err) if is_absent(&err) => return Ok(None),
@@ -249,7 +253,7 @@ impl Overlay {
     }
 }
 
-/// A mode that somebody has given the file below since is not taken back by one that nobody has seen beside it.
+/// Refuses to overwrite a mode that the file was given below since: the reviewer has not seen the two side by side.
 pub(super) fn check_mode_below(change: &Taken, new: &Side, present: &Side) -> Reviewed<()> {
     let Below::Entry { mode: base, .. } = change.row.base.below else { return Ok(()) };
     let brings_mode = change.row.looks.as_ref().is_some_and(|looks| looks.own.mode && !looks.alone);

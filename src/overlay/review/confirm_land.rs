@@ -1,4 +1,4 @@
-//! The landing of what is confirmed: all of it by one, with the directories that go.
+//! The landing of confirmed changes: one for all of them, including the directories that go.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::store::{
 use crate::sys::file::{FileKind, Meta};
 
 impl Overlay {
-    /// One landing for all of them, with which the directories of `dirs` go too.
+    /// One landing for all of `landables`, by which the directories of `dirs` go too.
     pub(super) fn land_all(&self, landables: &mut [Landable], dirs: &[&Taken], by: &Writer) -> Result<Landed> {
         let (landing, mut epilogue) = self.stage_all(landables, dirs, by)?;
         let elsewhere = self.anchors_elsewhere(landables, &epilogue);
@@ -68,7 +68,7 @@ impl Overlay {
         self.confirmed_epilogue(landable, made, epilogue, by)
     }
 
-    /// Who writes to a change while it is copied is named, as who is found to have written to it afterwards.
+    /// Names the program that wrote to a change while it was being copied, as for a write that is found afterwards.
     pub(super) fn written_meanwhile(&self, err: Error, taken: &Taken) -> Error {
         match err.is_written_meanwhile() {
             true => self.state.lock().crossed(taken),
@@ -76,8 +76,8 @@ impl Overlay {
         }
     }
 
-    /// Of what is replaced, older content may be known to have been renamed there: it is kept now. What is reviewed itself
-    /// is known by that.
+    /// Anchors of other paths whose older content had been renamed to a path that is replaced now: it is kept content
+    /// from now on. A path that is reviewed itself gets its anchor by that.
     fn anchors_elsewhere(&self, landables: &[Landable], epilogue: &Epilogue) -> Vec<Anchor> {
         let state = self.state.lock();
         let replaced = landables.iter().filter_map(|landable| Some((landable.taken.row.path(), landable.backup?)));
@@ -117,24 +117,24 @@ impl Overlay {
         })
     }
 
-    /// Lower has a change with the edits that others have made of what was there `before`, which were never in the view: it
-    /// shows them from now on. Who has it open writes to a copy of that, and has not seen it.
+    /// Makes the view show a merged landing: lower has the change with others' edits of what was there `before`, and
+    /// those were never in the view. A handle that has it open writes to a copy of that, and has not seen it.
     fn show_merged(&self, state: &mut State, row: &UpperRow, before: Stamp) {
-        // Also what was opened since it was taken.
+        // Looked up now, to include what was opened since the change was taken.
         let open = state.open_of(row.id, row.path()).cloned();
         state.uppers.remove(row.id);
         state.verdicts_due.push(row.id);
         state.epoch += 1;
         let Some(open) = open else { return };
         open.changed_below(state.epoch);
-        // Where it cannot be opened, what is open goes on with what it had: no write of his is based on what lower has.
+        // If lower cannot be opened, handles go on with what they had: no write of theirs is based on what lower has.
         let now = self.lower.open_to_read(row.path()).map_or_else(|_| open.file(), Arc::new);
         open.goes_on_with(now);
         state.handles_on(open.node).for_each(|handle| handle.landed_merged(before));
     }
 
-    /// Lower and, by `know`, what is known of it change together; [`Error::Busy`] where one of the changes was written to
-    /// since it was taken.
+    /// Applies a landing and, under the same lock, has `know` update what is known of lower. [`Error::Busy`] if one of
+    /// the changes was written to or renamed since it was taken.
     pub(super) fn apply_as_taken<'a, 't>(
         &self,
         promised: Promised<'a>,
@@ -167,7 +167,7 @@ impl Overlay {
         self.stage_aliases(row, landing)
     }
 
-    /// A directory whose removal was held goes with what was held in it.
+    /// The event of a directory that goes because its held removal is confirmed.
     fn confirmed_dir(&self, dir: &Taken, by: &Writer) -> Result<EventDraft> {
         let path = dir.row.path();
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?.filter(Meta::is_dir);
@@ -179,13 +179,13 @@ impl Overlay {
         Ok(reviewed(event, &dir.held, by).doing(removed))
     }
 
-    /// What it does to a directory that is there now to go.
+    /// The effect of removing the directory that is there now.
     fn dir_removed(&self, path: &RelPath, meta: &Meta) -> Result<PathEffect> {
         let looks = self.lower.place(path).and_then(|place| DirLooks::of_going(&place, meta));
         Ok(PathEffect::new(path, Effect::DirRemoved(looks.doing(|| format!("open {path}"))?)))
     }
 
-    /// `effects` is what had to be done before.
+    /// `effects` is what had to be done first: the directories that were made.
     fn confirmed_epilogue(
         &self,
         landable: &mut Landable,
@@ -198,7 +198,7 @@ impl Overlay {
         let content = new.kept().doing(|| format!("hash {path}"))?;
         let after = new.version(content);
         if let Some(meta) = present.meta.filter(|meta| meta.is_dir() && !new.is_dir()) {
-            // Without it an undo would leave nothing at all there.
+            // Without this effect an undo would leave nothing at all there.
             effects.push(self.dir_removed(path, &meta)?);
         }
         if present.version(*backup).is_some() || after.is_some() {
@@ -227,8 +227,8 @@ impl Overlay {
 }
 
 impl State {
-    /// A reviewed change is lower's now, by a landing that has put it in the place of what was there before. Gives what is
-    /// there.
+    /// Notes that a landing has put a reviewed change into lower in the place of what was there `before`. Returns what is
+    /// there now.
     pub(super) fn confirmed(
         &mut self,
         applied: &mut Applied<'_>,
@@ -249,7 +249,7 @@ impl State {
         if let Some(upper) = self.uppers.get_mut(row.id) {
             upper.dirty = false;
             if let Some(meta) = meta {
-                // With others' edits merged in it looks like what has landed, and not like its own file.
+                // With others' edits merged in, it has the looks of what landed, not those of its own file.
                 upper.row.looks = Some(FileLooks::default());
                 let base = Base { below: Below::of(Some(&meta)), ..upper.row.base };
                 self.uppers.set_landed(row.id, base);
@@ -258,7 +258,8 @@ impl State {
         meta
     }
 
-    /// Lower now has, as `meta`, what the view already showed. Whoever saw the base of this change has missed nothing.
+    /// Lower now has, as `meta`, what the view already showed. A process that saw the base of this change has missed
+    /// nothing.
     pub(super) fn nothing_missed(&mut self, row: &UpperRow, meta: Option<&Meta>) {
         let (Below::Entry { stamp, .. }, Some(meta)) = (row.base.below, meta) else { return };
         let (path, after) = (row.path(), meta.stamp());
@@ -267,7 +268,7 @@ impl State {
         }
     }
 
-    /// Lower has something new at a path by our own doing, with that content, in the place of what it had `before`.
+    /// Notes that we have put something new, with that content, at a path of lower in the place of what it had `before`.
     pub(in crate::overlay) fn restored(
         &mut self,
         path: &RelPath,
@@ -280,7 +281,7 @@ impl State {
             Some(meta) => {
                 self.put_there(path, before, Seen { stamp: meta.stamp(), digest });
             }
-            // A directory changes with each name in it.
+            // A directory's stamp changes with each name in it.
             None => {
                 self.seen.remove(path);
             }
@@ -294,18 +295,18 @@ impl State {
     }
 }
 
-/// Whether what lands is more than what was reviewed.
+/// True if what lands is more than what was reviewed, namely merged with others' edits.
 fn has_others_edits(taken: &Taken, landed: Option<Kept>) -> bool {
     landed.map(|kept| kept.digest) != taken.held.new
 }
 
-/// From here on each name of a change is judged against what was reviewed.
+/// The anchors by which each name of a change is judged against what was reviewed from now on.
 fn reviewed_as(row: &UpperRow, content: Option<Kept>) -> impl Iterator<Item = Anchor> {
     let state = move || content.map_or(AnchorState::Nothing, AnchorState::Content);
     row.names.iter().map(move |name| Known::of(state()).as_anchor(name))
 }
 
-/// What has no content and lands all the same.
+/// The effect of landing something that has no content: a directory or a node.
 fn structure_made(present: &Side, new: &Side) -> Option<Effect> {
     let kind = new.kind.filter(|kind| present.kind != Some(*kind))?;
     match kind {

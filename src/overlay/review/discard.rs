@@ -25,12 +25,13 @@ use crate::sys::file::{FileKind, Meta};
 struct GivenAway<'a> {
     overlay: &'a Overlay,
     entries: Vec<(UpperId, Digest)>,
-    /// They are backups, and their entries gone.
+    /// The files are backups now, and their entries gone.
     is_done: bool,
 }
 
 impl GivenAway<'_> {
-    /// The content of a change that nobody has open, kept by name. `full`: why it could not be copied.
+    /// Keeps the content of a change that is not open by giving its file one more name. `full` says why it could not be
+    /// copied.
     fn stage(&mut self, change: &Taken, side: &mut Side, full: store::Error) -> Result<StagedContent> {
         let id = change.row.id;
         let digest = side.digest().doing(|| format!("hash {}", change.row.path()))?;
@@ -38,7 +39,7 @@ impl GivenAway<'_> {
         {
             let is_open = |state: &State| state.nodes.open_at(change.row.path()).is_some();
             let mut state = self.overlay.state.lock();
-            // Who has read it a moment ago may have closed it, and the release be under way.
+            // A reader may just have closed it, with the release still under way.
             self.overlay.wait_while(&mut state, WAIT_FOR_CLOSE, is_open);
             let is_open = is_open(&state);
             match state.uppers.get_mut(id) {
@@ -52,7 +53,7 @@ impl GivenAway<'_> {
     }
 }
 
-/// Discarded, the entries are gone. Else they are written to again, and their files must be theirs alone.
+/// After a discard the entries are gone. Otherwise they may be written again, and their files must be theirs alone.
 impl Drop for GivenAway<'_> {
     fn drop(&mut self) {
         for (id, digest) in &self.entries {
@@ -69,20 +70,20 @@ impl Drop for GivenAway<'_> {
     }
 }
 
-/// What lower has where a change is about to go from.
+/// What lower has at the path of a change that is about to go.
 pub(in crate::overlay) struct Shown {
     meta: Option<Meta>,
-    /// Where somebody has the change open.
+    /// Lower's file, if the change is open in the view.
     file: Option<Arc<File>>,
 }
 
-/// What becomes of the writing to what goes from the view.
+/// What becomes of writes to an entry that goes from the view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::overlay) enum Writing {
-    /// What has begun is a change of its own, what begins then brings back what was new, and the next close has it judged
-    /// (SPEC §8).
+    /// A write under way becomes a change of its own, a later one brings a new file back, and the next close has either
+    /// judged (SPEC §8).
     GoesOn,
-    /// To something new it is nobody's from then on.
+    /// Writes to a new file belong to no path from then on.
     IsInVain,
 }
 
@@ -91,7 +92,7 @@ pub(in crate::overlay) struct Dropping<'a> {
     given_away: GivenAway<'a>,
     reviewing: Reviewing<'a>,
     outcomes: Vec<Outcome>,
-    /// Which of them become backups, in the order in which their landing keeps them.
+    /// Indices of the changes that become backups, in the order in which the landing keeps them.
     kept: Vec<usize>,
     shown: Vec<Shown>,
 }
@@ -110,12 +111,12 @@ impl Dropping<'_> {
         &self.outcomes
     }
 
-    /// How many of the first backups of their landing are theirs.
+    /// How many backups of the landing are theirs; these come first.
     pub fn backups(&self) -> usize {
         self.kept.len()
     }
 
-    /// What the same landing has put where they go from is what lower shows there.
+    /// Notes that lower shows at their paths what the same landing has put there.
     pub fn note_applied(&mut self, applied: &Applied<'_>) {
         let steps: HashMap<&RelPath, Option<Meta>> =
             applied.outcomes.iter().map(|step| (&step.path, step.meta)).collect();
@@ -159,7 +160,7 @@ impl Overlay {
         Ok(self.dropped(dropping, &landed.backups, landed.operation))
     }
 
-    /// Claims changes, with the removals that hide what comes back.
+    /// Claims changes, together with the held removals that would hide what comes back.
     pub(in crate::overlay) fn dropping(&self, ids: Vec<ChangeId>) -> Reviewed<Dropping<'_>> {
         let ids = self.with_emptied_stand_ins(self.with_hidden_parents(ids));
         // Open descriptors go on working, and their next close is judged anew (SPEC §8).
@@ -169,7 +170,8 @@ impl Overlay {
         Ok(Dropping { given_away, reviewing, outcomes, kept: Vec::new(), shown: Vec::new() })
     }
 
-    /// What is there again is in directories that are there again: their removal is not waited for any more.
+    /// Adds the held removals of directories above these changes: what comes back needs its directories, so they come
+    /// back too.
     fn with_hidden_parents(&self, mut ids: Vec<ChangeId>) -> Vec<ChangeId> {
         let state = self.state.lock();
         let given: HashSet<&ChangeId> = ids.iter().collect();
@@ -184,7 +186,7 @@ impl Overlay {
         ids
     }
 
-    /// Directories that somebody removed below go with the last thing for which the view had them.
+    /// Adds the directories removed below that the view has kept only for these changes: they go with the last of them.
     fn with_emptied_stand_ins(&self, mut ids: Vec<ChangeId>) -> Vec<ChangeId> {
         let state = self.state.lock();
         let going: HashSet<UpperId> = ids.iter().filter_map(|id| state.uppers.by_id(id)).collect();
@@ -192,14 +194,14 @@ impl Overlay {
         let dirs = dirs_above(names);
         let stand_ins = dirs.iter().filter_map(|dir| Some((dir, state.uppers.stand_in_at(dir)?)));
         let goes = |upper: &Upper| going.contains(&upper.row.id);
-        // What is being written comes back into it.
+        // A file that is being written would come back into it.
         let ends = |dir: &RelPath| state.uppers.shown_within(dir).all(goes) && state.written_within(dir).is_none();
         let emptied = stand_ins.filter(|(dir, upper)| !goes(upper) && ends(dir));
         ids.extend(emptied.filter_map(|(_, upper)| Some(upper.row.held.as_ref()?.id.clone())));
         ids
     }
 
-    /// Has a landing keep the contents, and drop the changes when it is done.
+    /// Has a landing keep the contents as backups, and drop the changes when it is done.
     pub(in crate::overlay) fn stage_dropped(
         &self,
         dropping: &mut Dropping<'_>,
@@ -212,7 +214,8 @@ impl Overlay {
             let path = change.row.path();
             let fault = |err: Error| failed(path, &err);
             let mut side = match self.row_side(&change.row) {
-                // Somebody has taken its file away: nothing is left to be kept, and no other way to be rid of the change.
+                // Its upper file was removed from outside: nothing is left to keep, and there is no other way to be rid
+                // of the change.
                 Err(err) if err.code() == libc::ENOENT && !change.row.what.is_structure() => {
                     log::error!("{path}: its content is gone: {err}");
                     Side::default()
@@ -242,7 +245,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// Looks at what lower has where they go from, so that nothing is in the way of showing it once they are gone.
+    /// Looks at what lower has at their paths, so that nothing can prevent the view from showing it once they are gone.
     pub(in crate::overlay) fn look_below(&self, dropping: &mut Dropping<'_>) -> Reviewed<()> {
         let Dropping { reviewing, shown, .. } = dropping;
         self.check_nothing_left_inside(&reviewing.taken)?;
@@ -254,7 +257,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// They are discarded, kept as `backups`: the view shows lower again, as far as it can.
+    /// Ends a discard that has landed and kept contents as `backups`: the view shows lower again, as far as it can.
     pub(in crate::overlay) fn dropped(
         &self,
         dropping: Dropping<'_>,
@@ -269,7 +272,7 @@ impl Overlay {
         for outcome in &mut outcomes {
             outcome.operation = operation.map(|operation| operation.to_string());
         }
-        // What is in a directory before it: it is found by its path.
+        // The contents of a directory go before the directory itself: they are found by their paths.
         let mut inner_first: Vec<(&Taken, Shown)> = reviewing.taken.iter().zip(shown).collect();
         inner_first.sort_by(|(a, _), (b, _)| b.row.path().cmp(a.row.path()));
         for (change, shown) in inner_first {
@@ -283,7 +286,7 @@ impl Overlay {
         outcomes
     }
 
-    /// What lower has at a path that somebody has `open`.
+    /// What lower has at a path, with its file if the path is `open` in the view.
     pub(in crate::overlay) fn what_lower_shows(&self, path: &RelPath, open: Option<&Arc<OpenFile>>) -> Result<Shown> {
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
         let needs_file = open.is_some() && meta.as_ref().is_some_and(Meta::is_file);
@@ -291,13 +294,14 @@ impl Overlay {
         Ok(Shown { meta, file: file.map(Arc::new) })
     }
 
-    /// What is being written in a directory that goes would have nowhere to be, and nowhere to come back to.
+    /// Refuses to drop a directory while something in it stays: what is being written there would have no place, and none
+    /// to come back to.
     fn check_nothing_left_inside(&self, taken: &[Taken]) -> Reviewed<()> {
         let state = self.state.lock();
         let mut dirs = taken.iter().filter(|change| change.row.what == What::Dir).map(|dir| dir.row.path());
         let inside = dirs.clone().flat_map(|dir| state.uppers.within(dir)).filter_map(|id| state.uppers.get(id));
-        // A deletion in a directory that somebody removed needs no place. Nor does a directory that a look has made a moment
-        // ago for the sake of what is in it: it goes with the last of that.
+        // A deletion needs no place if its directory was removed below. Nor does a stand-in that a look at lower has made
+        // a moment ago for what is in it: it goes with the last of that.
         let needs_place = |upper: &Upper| upper.row.what != What::Whiteout && !upper.is_stand_in();
         let stays = |upper: &Upper| !taken.iter().any(|change| change.row.id == upper.row.id);
         let mut left = inside.filter(|upper| needs_place(upper) && stays(upper)).map(|upper| upper.row.path().clone());
@@ -328,13 +332,13 @@ impl Overlay {
             let key = meta.filter(Meta::is_file).map(|meta| meta.key());
             state.nodes.set_lower(node, key);
         }
-        // One of several names again: the next look finds the node that the others have.
+        // One of several hard links again: the next lookup finds the node that the others have.
         let is_others = node.is_some_and(|node| meta.is_some_and(|meta| state.nodes.is_of_another(node, meta.key())));
         if let Some(node) = node.filter(|_| row.what.is_structure()) {
             self.note_removed_dir(&mut state, node, row);
         }
         let is_gone = |name: &RelPath| meta.is_none() || name != path || is_others || row.what.is_structure();
-        // The first name last: to that it comes back.
+        // The first name last: the file comes back to that one.
         for name in row.names.iter().rev().filter(|name| is_gone(name)) {
             if writing == Writing::GoesOn {
                 state.note_taken(name);
@@ -352,14 +356,16 @@ impl Overlay {
         }
     }
 
-    /// Who has a change open that goes goes on with what lower has, or with what nobody sees. Gives what its node is then.
+    /// Switches the handles on a change that goes to what lower has, or to an orphan that nothing shows. Returns what the
+    /// change's node stands for from then on.
     fn goes_on_below(&self, state: &State, row: &UpperRow, shown: Shown) -> Option<Meta> {
         let (path, Shown { meta, file }) = (row.path(), shown);
         let Some(open) = state.open_of(row.id, path) else { return meta };
-        // Opened since, to be read: it can be opened now as well.
+        // If a reader opened the change only after `shown` was made, lower is opened here.
         let now = |path: &RelPath| self.lower.open_to_read(path).ok().map(Arc::new);
         let lower = meta.filter(Meta::is_file).and_then(|_| file.or_else(|| now(path)));
-        // What is there otherwise has a node of its own: by this one nothing is written that would be nobody's.
+        // Otherwise what is there gets a node of its own: writes through this one go to the orphan, and must not count as
+        // its content.
         let meta = meta.filter(|_| lower.is_some());
         let others = || state.nodes.other_paths(path).into_iter().filter(|other| state.is_taken_from_lower(other));
         open.set_backing(match lower.or_else(|| others().find_map(|other| now(&other))) {
@@ -370,7 +376,7 @@ impl Overlay {
         meta
     }
 
-    /// Who stands in what goes goes on standing there.
+    /// Lets a process whose working directory goes keep standing in it.
     fn note_removed_dir(&self, state: &mut State, node: NodeId, row: &UpperRow) {
         let was = self.store.upper_meta(row.id).map_err(Error::from);
         let noted = was.and_then(|was| {
@@ -394,7 +400,8 @@ impl Overlay {
 }
 
 impl State {
-    /// Whether somebody has begun to write a change anew, and not closed it. Who only adds to it may add to lower.
+    /// True if a program has begun to write the change anew and has not closed it. One that only appends may append to
+    /// lower.
     fn is_in_the_midst(&self, row: &UpperRow) -> bool {
         let open = self.open_of(row.id, row.path());
         open.is_some_and(|open| self.handles_on(open.node).any(|handle| handle.is_in_the_midst()))
@@ -409,12 +416,12 @@ fn outcome(change: &Taken) -> Outcome {
     outcome
 }
 
-/// What it does to a change to go from the view, for who undoes it.
+/// The effect of discarding a change, as an undo needs it.
 pub(in crate::overlay) fn discarded(row: &UpperRow, side: &Side, kept: Option<Digest>) -> Result<Effect> {
     discarded_for(None, row, side, kept)
 }
 
-/// The same of one in whose place another is held from then on.
+/// The same for a change in whose place another is held from then on.
 pub(in crate::overlay) fn discarded_for(
     instead: Option<ChangeId>,
     row: &UpperRow,

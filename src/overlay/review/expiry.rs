@@ -1,4 +1,4 @@
-//! Changes that were held for too long without a look, and what else a confirm is refused for: told, and recorded.
+//! Refusals of a confirm, told and recorded: changes held for too long without a look, and everything else.
 
 use super::{Review, Reviewed, Taken};
 use crate::model::{ChangeId, RelPath};
@@ -23,8 +23,8 @@ impl Overlay {
         Err(ErrorBody::new(ErrorCode::Expired, message).about(change.held.id.as_str()))
     }
 
-    /// Records which of these are not confirmed for want of a fresh look: each once, however often somebody tries, until he
-    /// has looked and it expires again.
+    /// Records which of these cannot be confirmed for want of a fresh look. Each is recorded once, however often a
+    /// confirm is tried, until it has been looked at and expires again.
     pub fn tell_expired<'a>(&self, rows: impl IntoIterator<Item = &'a UpperRow>) {
         let expired = |row: &'a UpperRow| {
             let held = row.held.as_ref()?;
@@ -32,7 +32,7 @@ impl Overlay {
         };
         let expired: Vec<_> = rows.into_iter().filter_map(expired).collect();
         if expired.is_empty() {
-            // Mostly: and the whole log would be read for nothing.
+            // The usual case; the whole log would be read for nothing.
             return;
         }
         let told = match self.store.latest_of_changes(EventName::Expired) {
@@ -46,14 +46,14 @@ impl Overlay {
         }
     }
 
-    /// Nothing where it is only told what would be: nobody has decided anything.
+    /// Records nothing for a dry run, which decides nothing.
     pub(super) fn record_failure(&self, change: &Taken, err: &ErrorBody, review: &Review) {
         if !review.dry_run {
             self.record_refusal(EventName::ConfirmFailed, (change.row.path(), &change.held.id), &err.message);
         }
     }
 
-    /// A refusal is told to who asked; that it cannot be recorded too is for the log.
+    /// The caller is told of the refusal in any case; a failure to record it only goes to the daemon's log.
     fn record_refusal(&self, name: EventName, (path, id): (&RelPath, &ChangeId), message: &str) {
         let event = self.event(name, path).with(|event| {
             event.id = Some(id.to_string());

@@ -1,8 +1,8 @@
 //! Part of a change: some of its hunks land, or go, and the rest stays held under a new id (SPEC §8).
 //!
-//! Hunks are those of the diff that a person looked at, by their numbers there. What lands is the old content with the
-//! chosen ones; what stays, when some go, is the old content with the others. So the two always add up to what was
-//! reviewed, and choosing all of them is the change as a whole.
+//! Hunks are those of the diff that the reviewer looked at, by their numbers in it. Confirming lands the old content with
+//! the chosen hunks; discarding leaves the old content with the other hunks held. So the two always add up to what was
+//! reviewed, and choosing all hunks is the change as a whole.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -62,12 +62,12 @@ impl Split<'_> {
         format!("hunk{plural} {} of {}", numbers.join(","), self.count)
     }
 
-    /// The change that stays: `row` with `new`, which is `text`, instead of `old`.
+    /// The change that stays held: `row` with `old` as its old content, and `new`, whose text is `text`, as its new one.
     fn rest(&self, overlay: &Overlay, row: UpperRow, old: &[u8], (new, text): (Digest, &[u8])) -> Result<UpperRow> {
         overlay.held_with(row, self.change.held.clone(), new, Some((old, text)))
     }
 
-    /// What is recorded with either: the id is the rest's from now on.
+    /// What confirm and discard both record: the id is superseded by that of the rest.
     fn superseded(&self, rest: &UpperRow) -> Epilogue {
         let mut epilogue = Epilogue { save: vec![rest.clone()], ..Epilogue::default() };
         if let Some(held) = &rest.held {
@@ -116,7 +116,7 @@ impl Overlay {
     pub fn discard_hunks(&self, id: &ChangeId, numbers: &[u32], review: &Review) -> Reviewed<Vec<Outcome>> {
         self.person_decides(review);
         let ids = std::slice::from_ref(id);
-        // Who writes to it would go on in what was dropped.
+        // A writer would go on writing to what was dropped.
         let taken = self.take_all(ids, Writers::WaitedFor { deadline: Instant::now() })?;
         let change = &taken.taken[0];
         let Some(split) = self.split(change, numbers)? else {
@@ -131,7 +131,8 @@ impl Overlay {
         Ok(vec![outcome])
     }
 
-    /// None where all hunks are chosen; `bad_request` where there is no such hunk, or nothing that has hunks.
+    /// Returns `None` if all hunks are chosen; `bad_request` if there is no such hunk, or the change has none to choose
+    /// from.
     fn split<'a>(&self, change: &'a Taken, numbers: &[u32]) -> Reviewed<Option<Split<'a>>> {
         let (row, id) = (&change.row, &change.held.id);
         let path = row.path();
@@ -167,7 +168,7 @@ impl Overlay {
             return Err(refused_at(path, ErrorCode::Conflict, &why));
         }
         if !how.force {
-            // What stays is based on what lands here, and would bring its mode unasked.
+            // The rest is based on what lands here, and would bring its mode unasked.
             check_mode_below(change, &split.new, &present)?;
         }
         let text = split.taken();
@@ -221,7 +222,7 @@ impl Overlay {
         if let Some(meta) = landing.meta_of(path)? {
             rest.base.below = Below::of(Some(&meta));
         }
-        // It is what the rest is based on.
+        // The rest is based on it.
         self.keep_to_compare(landed)?;
         let whole = (whole_of(&split.change.held)?, split.new.text());
         let rest = split.rest(self, rest, landed.text(), whole)?;
@@ -266,7 +267,7 @@ impl Overlay {
         let promised = landing.promise(epilogue).map_err(|err| nothing(err.into()))?;
         let applied = self.apply_as_taken(promised, [change], |state, _| state.trimmed(change, rest.clone(), upper));
         let applied = applied.map_err(nothing)?;
-        // Until it is recorded nobody else may end it.
+        // Until it is recorded, nothing else may end the rest.
         let claim = Claim { overlay: self, id: rest.id, judged: true };
         let finished = applied.finish().map_err(|err| nothing(err.into()))?;
         drop(claim);
@@ -302,7 +303,7 @@ impl Overlay {
 }
 
 impl State {
-    /// Another entry has what stays of a change, and is claimed. Who has it open to read goes on with that.
+    /// Gives what stays of a change an entry of its own, claimed. Readers that have the change open go on with that.
     fn trimmed(&mut self, change: &Taken, rest: UpperRow, upper: UpperFile<'_>) {
         let open = self.open_of(change.row.id, rest.path()).cloned();
         self.epoch += 1;
@@ -315,7 +316,7 @@ impl State {
     }
 }
 
-/// The content of the whole change: that of a text has one.
+/// The content of the whole change, which a held text always has.
 fn whole_of(held: &Held) -> Result<Digest> {
     held.new.ok_or(Error::Internal("a held text has no hash"))
 }

@@ -1,24 +1,25 @@
-//! What ids stand for that were given to changes, whether these still live or not. An id names exact content (SPEC §8), and
-//! its eight digits are few enough to be forged: what somebody has looked at under one must be all that it ever means.
+//! What the ids given to changes stand for, whether those changes still live or not. An id names exact content (SPEC §8),
+//! but its eight digits are few enough to be forged: what a reviewer has looked at under an id must be all that it ever
+//! means.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::model::{ChangeId, Digest};
 
-/// As many as the log tells of, and more. The oldest are forgotten before that is more memory than they are worth.
+/// As many as the log tells of, and more. Beyond that the oldest are forgotten, as not worth their memory.
 const GIVEN_MAX: usize = 65_536;
 
 /// Invariant: `order` has each key of `given` once.
 #[derive(Default)]
 pub(in crate::overlay) struct GivenIds {
-    /// The hash that each is the beginning of.
+    /// Each id with the hash that it is the beginning of.
     given: BTreeMap<ChangeId, Digest>,
-    /// As they were given.
+    /// In the order in which they were given.
     order: VecDeque<ChangeId>,
 }
 
 impl GivenIds {
-    /// What an id was given to stays what it means.
+    /// Notes what an id was given to. If it was given before, it keeps its first meaning.
     pub fn note(&mut self, id: ChangeId, full: Digest) {
         if self.given.contains_key(&id) {
             return;
@@ -32,12 +33,12 @@ impl GivenIds {
         }
     }
 
-    /// Whether an id means something else than the change with this hash.
+    /// True if an id stands for something other than the change with this hash.
     pub fn is_anothers(&self, id: &ChangeId, full: Digest) -> bool {
         self.given.get(id).is_some_and(|given| *given != full)
     }
 
-    /// Those that begin with these digits.
+    /// The ids that begin with these digits.
     pub fn beginning_with(&self, digits: &ChangeId) -> impl Iterator<Item = &ChangeId> {
         let later = self.given.range(digits..).map(|(id, _)| id);
         later.take_while(move |id| id.as_str().starts_with(digits.as_str()))

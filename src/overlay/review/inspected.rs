@@ -1,9 +1,10 @@
-//! What people were shown of operations, so that who decides about one by its name decides about what was shown (SPEC §8).
+//! What people were shown of operations, so that a decision about an operation by its name is one about what was shown
+//! (SPEC §8).
 //!
-//! The id of a change names exact content. The name of an operation does not: more joins it while its process goes on, and
-//! what is held of it is written again. The first look at one takes all of it that is held for shown, and what comes after
-//! that is late until somebody has looked at it as well. A list counts as a look until somebody has seen what the changes
-//! would do, and no more from then on: whatever asks for lists again and again must not stand for that person.
+//! The id of a change names exact content. The name of an operation does not: more changes join it while its process goes
+//! on, and those that are held are written again. The first look at an operation counts for all of it that is held, and
+//! what comes later is late until it has been looked at as well. A list counts as a look only until a person has seen
+//! what the changes would do: a program that keeps asking for lists must not stand for that person.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -17,10 +18,10 @@ use crate::store::{self, Depth, Gathered, Held, Inspection, Store};
 #[derive(Default)]
 pub(in crate::overlay) struct Inspected(Mutex<HashMap<OperationId, Inspection>>);
 
-/// What is held of operations, each change with its own.
+/// The held changes of each operation.
 pub type Members = HashMap<OperationId, BTreeSet<ChangeId>>;
 
-/// Of all that was held at one moment.
+/// Groups all that was held at one moment by operation.
 pub fn members_of<'a>(held: impl IntoIterator<Item = &'a Held>) -> Members {
     let mut members = Members::new();
     for held in held {
@@ -52,7 +53,7 @@ impl Inspected {
         self.0.lock().get(&operation).is_some_and(|inspection| !inspection.ids.contains(id))
     }
 
-    /// Operations have become one. What was in those of them that nobody had looked at is late in the one.
+    /// Several operations have become one. Those changes that were not looked at before are late in it.
     pub fn renamed(&self, gathered: &Gathered, store: &Store) {
         let mut inspected = self.0.lock();
         let parts: Vec<Inspection> = gathered.were.iter().filter_map(|was| inspected.remove(was)).collect();
@@ -82,7 +83,7 @@ impl Inspected {
 }
 
 impl Inspection {
-    /// Whether that is more than was known.
+    /// Adds what was shown, and returns true if that is more than was known.
     fn takes<'a>(&mut self, shown: impl Iterator<Item = &'a ChangeId>, depth: Depth) -> bool {
         if depth < self.depth {
             return false;
@@ -100,7 +101,7 @@ impl Inspection {
     }
 }
 
-/// Looking needs no room and no right to write: what cannot be kept holds for as long as this process runs.
+/// Looking needs neither room nor the right to write: what cannot be saved holds for as long as this process runs.
 fn saved(saved: store::Result<()>) {
     if let Err(err) = saved {
         log::warn!("note what was shown of an operation: {err}");
@@ -108,7 +109,7 @@ fn saved(saved: store::Result<()>) {
 }
 
 impl Overlay {
-    /// What was shown before this process was there. What is held must be known.
+    /// Loads what was shown before this process began. What is held must be loaded already.
     pub(in crate::overlay) fn load_inspections(&self) -> crate::overlay::Result<()> {
         *self.inspected.0.lock() = self.store.load_inspections()?.into_iter().collect();
         self.forget_inspections();
@@ -117,7 +118,7 @@ impl Overlay {
 
     pub(in crate::overlay) fn forget_inspections(&self) {
         if self.inspected.0.lock().is_empty() {
-            // Mostly: and what is held may be much to go through.
+            // The usual case, and there may be many held changes to go through.
             return;
         }
         let held = {
@@ -127,26 +128,27 @@ impl Overlay {
         self.inspected.forget_all_but(&held, &self.store);
     }
 
-    /// What is held of operations. To be asked for before what is shown of them is: what comes meanwhile is late.
+    /// The held changes of operations. Ask for these before reading what will be shown of them, so that what comes in
+    /// between is late.
     pub fn members(&self, wanted: impl Fn(OperationId) -> bool) -> Members {
         let state = self.state.lock();
         let held = state.uppers.iter().filter_map(|upper| upper.row.held.as_ref());
         members_of(held.filter(|held| held.operation.is_some_and(&wanted)))
     }
 
-    /// Somebody who may decide was shown changes.
+    /// Notes that a person who may decide was shown changes.
     pub fn note_shown<'a>(&self, members: &Members, shown: impl IntoIterator<Item = &'a ChangeId>, depth: Depth) {
         self.inspected.note(members, &shown.into_iter().collect(), depth, &self.store);
     }
 
-    /// A person has taken some hunks of a change: who has seen the whole has seen what stays.
+    /// Some hunks of a change were confirmed or discarded: a person who has seen the whole has seen what stays.
     pub(super) fn note_parted(&self, whole: &Held, rest: Option<&ChangeId>) {
         if let (Some(operation), Some(rest)) = (whole.operation, rest) {
             self.inspected.parted(operation, &whole.id, rest, &self.store);
         }
     }
 
-    /// Whether a change of an operation came, or became what it is, after the operation was last shown.
+    /// True if a change of an operation came, or became what it is, after the operation was last shown.
     pub fn is_late(&self, operation: OperationId, id: &ChangeId) -> bool {
         self.inspected.is_late(operation, id)
     }

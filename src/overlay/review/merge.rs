@@ -1,4 +1,4 @@
-//! What was reviewed and what lower has by now as one text, where both have moved on from the same (SPEC §9).
+//! Merging what was reviewed with what lower has by now, where both have moved on from the same base (SPEC §9).
 
 use std::os::fd::AsFd;
 
@@ -14,13 +14,14 @@ use crate::store::{Below, Kept, UpperRow};
 use crate::sys::file::{self, Meta};
 
 impl Overlay {
-    /// Whether lower has what a change was based on when it began to wait.
+    /// True if lower has what a change was based on when it was held.
     pub(in crate::overlay) fn is_as_based(&self, row: &UpperRow, present: &mut Side) -> Result<bool> {
         let stamp = present.meta.map(|meta| meta.stamp());
         Ok(match (row.base.below, stamp) {
             (Below::Nothing, None) => true,
             (Below::Entry { stamp: base, .. }, Some(now)) if base == now => true,
-            // Times are a hint, which anybody sets but for one, and that one moves with every name; the content decides.
+            // Times are a hint. Any program can set them, except ctime, and that one moves with every change of a name.
+            // The content decides.
             (Below::Entry { .. }, Some(_)) => {
                 let content = present.kept().doing(|| format!("hash {}", row.path()))?;
                 content == row.base.content_below()
@@ -29,7 +30,7 @@ impl Overlay {
         })
     }
 
-    /// What comes out when the held change and the change below are put together; a refusal where they clash.
+    /// Merges the held change with the change below, or refuses if they clash.
     pub(super) fn merged(
         &self,
         change: &Taken,
@@ -45,14 +46,14 @@ impl Overlay {
         };
         let contents = (new.kept().ok().flatten(), present.kept().ok().flatten());
         if contents.0 == contents.1 {
-            // What has no content is the same only where it is the same kind of thing.
+            // Entries without content are the same only if they are of the same kind.
             return match contents.0.is_some() || present.kind.is_none() || present.kind == new.kind {
                 true => Ok(std::mem::take(new)),
                 false => Err(refuse(None)),
             };
         }
         if merging == Merging::Refused {
-            // Without the id as such, by which programs and people would be told that it can be forced.
+            // Without the error's id: it would tell programs and people that the confirm can be forced.
             let id = &change.held.id;
             let why = format!(
                 "it was changed below since {id} was based on it, and the two together were not tested: confirm {id} by \
@@ -67,8 +68,8 @@ impl Overlay {
         Ok(merged)
     }
 
-    /// What two have made of the same text, each in his own lines (SPEC §9). `refuse` is told the hunks that clash, where
-    /// it is for hunks that they cannot be merged.
+    /// Merges two edits of the same text that changed different lines (SPEC §9). `refuse` gets the hunks that clash, if
+    /// it is for hunks that the edits cannot be merged.
     pub(in crate::overlay) fn merge_texts(
         &self,
         path: &RelPath,
@@ -77,7 +78,7 @@ impl Overlay {
         new: &Side,
         refuse: impl Fn(Option<String>) -> ErrorBody,
     ) -> Reviewed<Side> {
-        // What is too large to be read at once is no text, as on the other sides.
+        // A base too large to be read at once counts as no text, like the other sides.
         let base = base.filter(|kept| !kept.symlink).map(|kept| self.store.content(kept.digest)).transpose();
         let base = base.map_err(|err| failed(path, &err.into()))?.flatten();
         let (Some(base), Some(ours), Some(theirs)) = (base, &present.bytes, &new.bytes) else {
@@ -105,19 +106,19 @@ impl Overlay {
             file::copy_looks(lower.as_fd(), &meta, upper.file.as_fd())?;
             Ok(Side::of_file(upper.file.try_clone()?)?)
         };
-        // The descriptor is all that is needed: the name goes with `upper`.
+        // Only the descriptor is needed: the name goes with `upper`.
         write().map_err(fault)
     }
 }
 
-/// Why what comes back is not put in the place of what somebody has made of it since; `clashes` are the hunks of both that
-/// cannot be merged.
+/// The refusal to put content back over what it was edited to since; `clashes` are the hunks of both that cannot be
+/// merged.
 pub(in crate::overlay) fn edited_since(path: &RelPath, clashes: Option<String>) -> ErrorBody {
     let error = refused_at(path, ErrorCode::Conflict, "it was edited since; --force keeps that as a backup");
     ErrorBody { detail: clashes.map(String::into_boxed_str), ..error }
 }
 
-/// Merged content looks like the change itself, until it takes over what is lower's.
+/// Gives merged content the looks of the change itself, until it takes over those of lower.
 fn wear_looks(merged: &mut Side, new: &Side) -> std::io::Result<()> {
     let (Some(to), Some(from), Some(meta)) = (&merged.file, &new.file, &new.meta) else { return Ok(()) };
     file::copy_looks(from.as_fd(), meta, to.as_fd())?;

@@ -1,7 +1,7 @@
-//! Whether who asks for an undo or a rollback could do himself what that does to the project.
+//! Whether the caller of an undo or a rollback could make the same changes to the project directly.
 //!
-//! Rights are decided elsewhere. Here is what they are asked of: what was found below, with the directories that lead to this
-//! very thing. A landing refuses what is anything else by then.
+//! Rights are decided elsewhere. They are asked of what was found below, together with the directories that lead to
+//! exactly that. If something else is there by the time of the landing, the landing refuses.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::sys::file::Meta;
 pub enum Touch<'a> {
     /// It gets other content.
     Content(&'a Shown),
-    /// An entry comes to the last of these directories, or what is there goes or is replaced.
+    /// An entry is added to the last of these directories, or what is there is removed or replaced.
     Entry { dirs: &'a [(Meta, Option<Acl>)], there: Option<&'a Meta> },
     /// What is there gets attributes back: those of these effects, or mode and owner along with its content.
     Looks { dirs: &'a [(Meta, Option<Acl>)], there: &'a Meta, effects: &'a [PathEffect] },
@@ -29,7 +29,7 @@ pub enum Touch<'a> {
 
 type May = dyn Fn(&Touch<'_>) -> bool + Send + Sync;
 
-/// What who asks may do; by default everything.
+/// What the caller may do; by default everything.
 #[derive(Clone, Default)]
 pub struct Permits(Option<Arc<May>>);
 
@@ -62,7 +62,8 @@ impl Permits {
 }
 
 impl Overlay {
-    /// A file or symlink `present` at a path is replaced, `stays` a file or not, and keeps mode and owner or not.
+    /// Asks about replacing a file or symlink, `present` at a path. `stays`: it remains a file; `keeps_looks`: with its
+    /// mode and owner.
     pub(in crate::overlay) fn check_may_replace(
         &self,
         path: &RelPath,
@@ -79,7 +80,7 @@ impl Overlay {
         else {
             return permits.check(path, &Touch::Entry { dirs: &way.dirs, there });
         };
-        // Its other names show what is done to it: there it is no entry that is replaced.
+        // Its other names show what is done to it: its inode is written, and no entry replaced.
         let is_shared = meta.links > 1;
         if !keeps_looks && !is_shared {
             return permits.check(path, &Touch::Entry { dirs: &way.dirs, there });
@@ -91,7 +92,7 @@ impl Overlay {
         permits.check(path, &Touch::Content(&shown))
     }
 
-    /// An entry that may be `there` comes, goes or is replaced.
+    /// Asks about adding, removing or replacing an entry that may be `there`.
     pub(in crate::overlay) fn check_may_change_entry(
         &self,
         path: &RelPath,
@@ -119,7 +120,7 @@ impl Overlay {
         permits.check(path, &Touch::Looks { dirs: &way.dirs, there, effects: &operation.effects })
     }
 
-    /// All that an operation has replaced or removed.
+    /// Asks about all that an operation has replaced or removed.
     pub(in crate::overlay) fn check_may_return(operation: &Operation, permits: &Permits) -> Reviewed<()> {
         for PathEffect { path, effect, .. } in &operation.effects {
             if let Effect::Content { before: Some(version), .. } = effect {
@@ -129,7 +130,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// The way to what is `there` below: to nothing, perhaps with directories that are to be made.
+    /// The way to what is `there` below. If nothing is, it ends where directories are still to be made.
     fn way_below(&self, path: &RelPath, there: Option<&Meta>) -> Reviewed<Way> {
         let (way, found) = self.way_as_far_as_it_goes(path).map_err(|err| failed(path, &err))?;
         match found.map(|meta| meta.key()) == there.map(Meta::key) {

@@ -1,5 +1,5 @@
-//! What is decided about together: which changes land or go with those that somebody names, and which must be named
-//! themselves. Facts of the table and of lower's listings; nothing is claimed here.
+//! Which changes land or go along with those that a request names, and which it must name as well. These are facts of the
+//! table of upper entries and of lower's listings; nothing is claimed here.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -10,8 +10,8 @@ use crate::protocol::{ErrorBody, ErrorCode};
 use crate::store::{UpperRow, What};
 
 impl Overlay {
-    /// `ids`, with the held directories that they lie in put first: nothing can land in a directory that lower does not have
-    /// yet.
+    /// `ids`, with the held directories that they lie in put first: nothing can land in a directory that lower does not
+    /// have yet.
     pub(super) fn with_landing_first(&self, ids: &[ChangeId]) -> Vec<ChangeId> {
         let state = self.state.lock();
         let rows = ids.iter().filter_map(|id| state.uppers.get(state.uppers.by_id(id)?)).map(|upper| &upper.row);
@@ -20,15 +20,15 @@ impl Overlay {
         let dirs =
             rows.flat_map(|row| &row.names).flat_map(|name| std::iter::successors(name.parent(), RelPath::parent));
         let mut dirs: Vec<RelPath> = dirs.collect();
-        // A path is less than what is below it.
+        // A path sorts before what is below it.
         dirs.sort();
         let held = |dir: &RelPath| state.uppers.get(state.uppers.held_dir(dir)?)?.row.held.as_ref();
         let first = dirs.iter().filter_map(held).map(|held| held.id.clone());
         each_once(first.chain(ids.iter().cloned()))
     }
 
-    /// An id names exact content (SPEC §8): that of the removal of a directory, or of what takes its place, has no deletion in
-    /// the directory land that is not named as well.
+    /// An id names exact content (SPEC §8): the id of a directory's removal, or of what takes its place, does not let
+    /// deletions in the directory land. They must be named as well.
     pub(super) fn check_contents_named(&self, ids: &[ChangeId]) -> Reviewed<()> {
         let named: HashSet<&ChangeId> = ids.iter().collect();
         for id in ids {
@@ -46,13 +46,13 @@ impl Overlay {
         Ok(())
     }
 
-    /// Whether a held change is the removal of a directory in which something is held as deleted that is not named.
+    /// True if a held change is the removal of a directory in which a deletion is held that is not named.
     pub fn waits_for_more(&self, row: &UpperRow, named: &HashSet<&ChangeId>) -> bool {
         row.removes_dir() && !self.state.lock().left_within(row.path(), named).is_empty()
     }
 
-    /// And the directories that are hidden for nothing but what is held as deleted in them, of which these are the last: they
-    /// go with it (SPEC §4.8).
+    /// Adds the removals of directories that are hidden only for the deletions held in them, if these changes are the
+    /// last of those: the directories go with them (SPEC §4.8).
     pub(super) fn with_emptied_dirs(&self, mut ids: Vec<ChangeId>) -> Vec<ChangeId> {
         let going: HashSet<RelPath> = {
             let state = self.state.lock();
@@ -64,10 +64,10 @@ impl Overlay {
         ids
     }
 
-    /// The removals of those of `dirs`, and of directories above them, that are hidden for nothing but what is `going`.
+    /// The removals of those of `dirs`, and of directories above them, that are hidden only for what is `going`.
     pub(super) fn emptied(&self, mut dirs: BTreeSet<RelPath>, mut going: HashSet<RelPath>) -> Vec<ChangeId> {
         let mut ids = Vec::new();
-        // A path is less than what is below it: each directory comes after all that could go with it.
+        // A path sorts before what is below it: each directory comes after all that could go with it.
         while let Some(dir) = dirs.pop_last() {
             if let Some(id) = self.removal_that_waited_for(&going, &dir) {
                 ids.push(id);
@@ -78,8 +78,8 @@ impl Overlay {
         ids
     }
 
-    /// The removal of a directory that is hidden for nothing but what is `going`. Nobody has named it: whatever keeps it from
-    /// going keeps nothing else from landing.
+    /// The removal of a directory that is hidden only for what is `going`. The request does not name it: whatever keeps
+    /// it from going keeps nothing else from landing.
     fn removal_that_waited_for(&self, going: &HashSet<RelPath>, dir: &RelPath) -> Option<ChangeId> {
         let id = {
             let state = self.state.lock();
@@ -100,7 +100,8 @@ impl Overlay {
         }
     }
 
-    /// What cannot stay without them: what is in a directory that waits. A deletion in one of the project's can.
+    /// Adds what cannot stay without these changes: the contents of a held directory. A deletion in one of lower's
+    /// directories can.
     pub(in crate::overlay) fn with_dependents(&self, ids: &[ChangeId]) -> Reviewed<Vec<ChangeId>> {
         let state = self.state.lock();
         let (mut all, mut seen) = (Vec::new(), HashSet::new());
@@ -108,7 +109,7 @@ impl Overlay {
             let upper = state.uppers.by_id(id).and_then(|upper| state.uppers.get(upper)).ok_or_else(|| unknown(id))?;
             let held = upper.row.held.as_ref().ok_or_else(|| unknown(id))?;
             if seen.contains(id) {
-                // With all that is in it, if it came with another.
+                // Added already, with all that is in it.
                 continue;
             }
             let within = match upper.row.what {
@@ -127,7 +128,7 @@ impl Overlay {
 }
 
 impl State {
-    /// What is held at a path or below and not named, by path.
+    /// The changes held at a path or below it that are not named, sorted by path.
     fn left_within(&self, path: &RelPath, named: &HashSet<&ChangeId>) -> Vec<(&ChangeId, &RelPath)> {
         let within = self.uppers.within(path).into_iter().filter_map(|id| {
             let row = &self.uppers.get(id)?.row;
@@ -139,7 +140,7 @@ impl State {
     }
 }
 
-/// Without an id as such, by which programs and people would be told that it can be forced.
+/// Without the error's id: it would tell programs and people that the confirm can be forced.
 fn goes_only_with(path: &RelPath, left: &[(&ChangeId, &RelPath)]) -> ErrorBody {
     let why = "it goes only with what is deleted in it; confirm that, too, or all of it by its path";
     refused_at(path, ErrorCode::Conflict, why).telling(left.iter().copied())

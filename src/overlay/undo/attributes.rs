@@ -1,6 +1,6 @@
-//! Undoing what became of attributes: modes, owners, times and extended attributes are what they were again.
+//! Undoing changes of attributes: modes, owners, times and extended attributes become what they were.
 //!
-//! One call below for each, and then their record: what cannot be recorded is taken back.
+//! Each takes one call below and is recorded then; if the record fails, the attributes are set back.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -22,26 +22,26 @@ use crate::sys::file::{self, FileKind, Meta, SET_ID};
 use crate::sys::tree::{Place, is_absent};
 use crate::sys::xattr;
 
-/// The attributes that an operation has changed, as they are to be or as they are.
+/// The attributes that an operation has changed, either as wanted or as found.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Looks {
     mode: Option<u32>,
     owner: Option<(u32, u32)>,
-    /// Of last access and modification.
+    /// Of last access and last modification.
     times: Option<(Timestamp, Timestamp)>,
-    /// None where there is no such attribute.
+    /// `None` if there is no such attribute.
     xattrs: Vec<(OsString, Option<Vec<u8>>)>,
 }
 
-/// By what the attributes of an entry come to the disk.
+/// What to sync for an entry's attributes to reach the disk.
 enum ToSync {
     Inode(File),
     FileSystem(OwnedFd),
 }
 
 impl ToSync {
-    /// FIFOs, sockets and devices are not opened: who waits for the other end of a pipe would go on. They, symlinks, and what
-    /// its mode keeps its owner from reading come to the disk with all that is beside them.
+    /// FIFOs, sockets and devices are not opened, since that would wake a process waiting for the other end of a pipe.
+    /// For them, for symlinks and for files that we may not read, the whole file system is synced.
     fn of(kind: FileKind, place: &Place, fd: BorrowedFd<'_>) -> io::Result<Self> {
         let opened = match kind {
             FileKind::Regular | FileKind::Directory => file::reopen(fd, OFlags::RDONLY | OFlags::NONBLOCK),
@@ -63,7 +63,7 @@ impl ToSync {
     }
 }
 
-/// Whether an effect is one on attributes.
+/// True if an effect is one on attributes.
 pub(super) fn is_on_attributes(effect: &Effect) -> bool {
     matches!(effect, Effect::Mode { .. } | Effect::Owner { .. } | Effect::Times { .. } | Effect::Xattr { .. })
 }
@@ -105,7 +105,7 @@ impl Overlay {
         Ok(vec![outcome])
     }
 
-    /// What stands at a path, to be looked at, and where.
+    /// What stands at a path, as a path descriptor, with its place.
     fn find_to_dress(&self, path: &RelPath) -> Reviewed<(Place, OwnedFd)> {
         let found = self.lower.place(path).and_then(|place| Ok((place.open(OFlags::PATH)?, place)));
         match found {
@@ -114,12 +114,12 @@ impl Overlay {
         }
     }
 
-    /// The part of a reversal that may be granted. Since then somebody may have written the file who could not have had these
-    /// rights for it, so they do not come back (SPEC §6).
+    /// The part of a reversal that may be granted. Since then the file may have been written by a program without the
+    /// right to give it set-id bits or privileged attributes, so these do not come back (SPEC §6).
     fn grantable(&self, effect: &Effect, now: &Meta) -> Option<Effect> {
         match effect {
             Effect::Mode { before, after } if now.is_file() && !self.grants.suid => {
-                // As far as they are, they stay.
+                // Set-id bits stay as they are now.
                 let before = before & !SET_ID | now.mode & SET_ID;
                 Some(Effect::Mode { before, after: *after })
             }
@@ -128,8 +128,8 @@ impl Overlay {
         }
     }
 
-    /// Gives an entry that looks like `now` the attributes `wanted` instead of those it was `found` with. Gives what is to be
-    /// synced as well, opened before: after it nothing but the disk may be in the way.
+    /// Gives an entry that looks like `now` the attributes `wanted` instead of those it was `found` with. Also returns
+    /// what to sync, opened beforehand: after the change only the disk may fail.
     fn set_back(
         &self,
         path: &RelPath,
@@ -152,8 +152,8 @@ impl Overlay {
         Ok((undone, to_sync))
     }
 
-    /// What waits over an entry that was `found` at a path shows the attributes that this has again, but for its own, and
-    /// the database knows what it waits over.
+    /// What is held over an entry that was `found` at a path takes over the attributes that this has again, except those
+    /// of its own, and the database learns its new base.
     fn dress_held(&self, path: &RelPath, found: &Meta) -> Result<()> {
         let held = {
             let state = self.state.lock();
@@ -170,15 +170,15 @@ impl Overlay {
             self.store.save_upper(&upper.row)?;
         }
         drop(claimed);
-        // It may have landed just before; our claim kept its entry from being let go of then.
+        // It may have landed just before, when our claim kept its entry from being evicted.
         self.evict(id);
         Ok(())
     }
 }
 
 impl Looks {
-    /// What reverses an effect, and as what it is `found`; nothing where it is as before. Whether somebody else has changed
-    /// it since.
+    /// Adds what reverses an effect, with the present value in `found`; nothing if that is as before. Returns true if the
+    /// attribute was changed again since the effect.
     fn add(&mut self, found: &mut Self, effect: &Effect, now: &Meta, fd: BorrowedFd<'_>) -> Result<bool> {
         let is_changed = |is_before: bool, is_after: bool| !is_before && !is_after;
         Ok(match effect {
@@ -192,7 +192,7 @@ impl Looks {
             }
             Effect::Times { before, after } if *before != (now.atime, now.mtime) => {
                 (self.times, found.times) = (Some(*before), Some((now.atime, now.mtime)));
-                // Who only reads it moves the time of last access.
+                // Reading alone moves the access time.
                 is_changed(before.1 == now.mtime, after.1 == now.mtime)
             }
             Effect::Xattr { name, before, after } => {
@@ -209,7 +209,7 @@ impl Looks {
         })
     }
 
-    /// By which it becomes so, from what it was `found` as.
+    /// The effects of giving these attributes to what was `found`.
     fn effects(&self, found: &Self) -> Vec<Effect> {
         let mode = found.mode.zip(self.mode).map(|(before, after)| Effect::Mode { before, after });
         let owner = found.owner.zip(self.owner).map(|(before, after)| Effect::Owner { before, after });
@@ -222,7 +222,8 @@ impl Looks {
         xattrs.chain(owner).chain(mode).chain(times).collect()
     }
 
-    /// An access list changes the mode, and a new owner takes set-id bits away: these first.
+    /// Order matters: an access list changes the mode, and a new owner takes set-id bits away, so the mode comes after
+    /// both.
     fn give(&self, place: &Place, fd: BorrowedFd<'_>) -> Result<()> {
         for (name, value) in &self.xattrs {
             match value {

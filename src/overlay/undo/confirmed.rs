@@ -1,7 +1,7 @@
-//! What has landed of an operation by confirms since, for who undoes it.
+//! What confirms have landed of an operation since, for the undo of that operation.
 //!
-//! A confirm is an operation of its own, which may have landed more than this one had held. So an undo leaves it alone, and
-//! says by which it is undone; not of one that was undone since.
+//! A confirm is an operation of its own, and may have landed more than this operation had held. So an undo leaves it
+//! alone, and names the confirm to undo instead, unless that was undone since.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -11,7 +11,7 @@ use crate::overlay::review::Reviewed;
 use crate::protocol::{ErrorBody, ErrorCode, Event, EventName};
 use crate::store::{self, Effect, Fate, Operation, operations};
 
-/// How many confirms a message names: of ten thousand files each may have been confirmed alone.
+/// How many confirms a message names: of ten thousand files, each may have been confirmed alone.
 const CONFIRMS_NAMED: usize = 20;
 
 /// The confirms that have landed something of an operation, oldest first.
@@ -44,7 +44,7 @@ impl Overlay {
         Ok(Confirmed { standing, undone })
     }
 
-    /// The ids of what an operation had held, those that it got later included.
+    /// The ids of what an operation had held, including those that superseded them.
     fn ids_since(&self, operation: &Operation) -> store::Result<HashSet<String>> {
         let written = operation.events.iter().filter(|event| event.event == EventName::WriteHeld);
         let written = written.filter_map(|event| ChangeId::parse(event.id.as_ref()?));
@@ -67,7 +67,7 @@ impl Overlay {
 }
 
 impl Confirmed {
-    /// Why there is nothing to undo of one that only had something held.
+    /// The refusal to undo an operation that only had changes held, none of which waits any more.
     pub(super) fn waits_no_more(&self, id: OperationId) -> ErrorBody {
         let became = self.landed("it").unwrap_or_else(|| match self.undone.is_empty() {
             true => "nothing of it had landed: `fettlefs log` tells what became of it".to_owned(),
@@ -77,13 +77,13 @@ impl Confirmed {
         ErrorBody::new(ErrorCode::AlreadyApplied, message).about(id.to_string())
     }
 
-    /// What the undo of an operation leaves as it is.
+    /// What the undo of an operation leaves as it is, as a notice.
     pub(super) fn stays(&self, id: OperationId) -> Option<String> {
         self.landed(&id.to_string())
     }
 
-    /// A refusal that would else say that nothing is left of an operation, or name what a confirm has landed as somebody's
-    /// edit.
+    /// Completes a refusal that would otherwise claim that nothing is left of an operation, or that would name what a
+    /// confirm has landed as an edit from outside.
     pub(super) fn told_beside(&self, refusal: ErrorBody, id: OperationId) -> ErrorBody {
         let message = match refusal.code {
             ErrorCode::AlreadyApplied => {

@@ -1,8 +1,9 @@
 //! The undo of what an operation did to contents, and to what is held: one landing for all of it.
 //!
 //! A burst lands in part and is held in part. Its undo puts back what landed ([`super::restore`]) and drops what is held
-//! (`review::discard`); the undo of that lands the one again and holds the other again ([`super::hold_again`]). Each of
-//! the three stages its part of the landing, notes it under the lock when lower is new, and tells it afterwards.
+//! (`review::discard`); the undo of the undo lands the one part again and holds the other again ([`super::hold_again`]).
+//! Each of the three modules stages its part of the landing, notes it under the lock once lower is new, and tells the
+//! kernel afterwards.
 
 use super::hold_again::{self, HeldAgain, Returned, Returning};
 use super::restore::Plan;
@@ -15,7 +16,7 @@ use crate::overlay::{Error, Overlay, Result};
 use crate::protocol::{ErrorBody, ErrorCode, Outcome};
 use crate::store::{Durability, Effect, Epilogue, Landed, Landing, Operation, UpperRow};
 
-/// All that is to be done, and nothing of it begun.
+/// All that an undo has to do, before any of it is begun.
 struct Undoing<'a> {
     operation: &'a Operation,
     how: &'a UndoHow,
@@ -28,7 +29,7 @@ struct Undoing<'a> {
 }
 
 impl Overlay {
-    /// `held` is what waits for review of the operation.
+    /// `held` is what is still held of the operation.
     pub(super) fn undo_contents(
         &self,
         operation: &Operation,
@@ -46,7 +47,7 @@ impl Overlay {
         self.carry_out(Undoing { operation, how, dropping, plan, returning })
     }
 
-    /// What an undo has held again and is to go once more: all of it, or nothing where nothing of it is held any more.
+    /// What an undo has held again and is to be dropped once more: all of it, or nothing if none of it is held any more.
     fn held_again(&self, operation: &Operation) -> Reviewed<Vec<ChangeId>> {
         let again = operation.effects.iter().filter_map(|done| match &done.effect {
             Effect::HeldAgain { id } => Some(id.clone()),
@@ -90,7 +91,7 @@ impl Overlay {
         let of = (*operation, *how);
         let mut landing = Landing::new(&self.store, Durability::Synced);
         if !dropping.is_empty() {
-            // What fills a disk must not be kept there by that.
+            // A full disk must not keep us from dropping what fills it.
             landing = landing.vital();
         }
         let mut epilogue = Epilogue::default();
@@ -101,7 +102,7 @@ impl Overlay {
         let returned = returning.iter().map(|one| self.bring_back(one)).collect::<Result<Vec<_>>>();
         let returned = returned.map_err(nothing)?;
         self.stage_returned(&returned, of, &mut landing, &mut epilogue).map_err(nothing)?;
-        // Who asks for it knows what is there then: it is no stale writer.
+        // The caller knows what is there then, and is no stale writer.
         let tree = self.tree_of(how.review.by.pid);
         self.apply_undone(landing, epilogue, (dropping, plan, returned), tree).map_err(nothing)
     }
@@ -115,7 +116,8 @@ impl Overlay {
         }
     }
 
-    /// Lower and what is known of it change together, which `tree` has seen then; `EBUSY` where somebody came between.
+    /// Applies the landing and, under the same lock, updates what is known of lower, which `tree` has seen then. `EBUSY`
+    /// if a writer came in between.
     fn apply_undone(
         &self,
         landing: Landing<'_>,

@@ -1,5 +1,5 @@
-//! Held again: changes that were discarded come back to the view as they were, under their ids. What was added to one and
-//! not closed came along: that is another change, with an id of its own.
+//! Holding again: discarded changes come back to the view as they were, under their ids. What was written to one but not
+//! yet judged comes back with it; that makes it another change, with an id of its own.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -31,14 +31,14 @@ use crate::sys::xattr;
 pub(super) struct Returning<'a> {
     pub row: &'a UpperRow,
     content: Option<&'a Version>,
-    /// Those of its own.
+    /// The extended attributes of its own.
     xattrs: &'a [Xattr],
     /// What lower has at its path.
     below: Option<Meta>,
     instead: Option<Instead>,
 }
 
-/// What is held in the place of a change: the rest of it, some hunks of which were discarded, or the whole that it is the
+/// What is held in the place of a change: the rest of it after some hunks were discarded, or the whole that it is the
 /// rest of. The two change places.
 #[derive(Clone)]
 struct Instead {
@@ -46,24 +46,24 @@ struct Instead {
     id: ChangeId,
 }
 
-/// The same, with its content in upper again: that goes unless it is held.
+/// A returning change with its content in upper again. The content goes unless the change is held.
 pub(super) struct Returned<'a> {
     row: UpperRow,
     below: Option<Meta>,
     content: Option<Content<'a>>,
     instead: Option<Instead>,
-    /// The id that it went under: it may come back under another.
+    /// The id under which it was discarded: it may come back under another.
     went_as: Option<&'a ChangeId>,
 }
 
-/// What stands in upper for it.
+/// The upper file of a returned change.
 struct Content<'a> {
     new: NewUpper<'a>,
-    /// Of a file: what its readers go on with.
+    /// Of a regular file: what its readers go on with.
     file: Option<File>,
 }
 
-/// What is held again, and the entries whose place it took.
+/// The changes held again, and the entries whose place they took.
 pub(super) struct HeldAgain {
     pub rows: Vec<UpperRow>,
     pub gone: Vec<UpperId>,
@@ -81,8 +81,8 @@ impl Returned<'_> {
 }
 
 impl Overlay {
-    /// What an operation discarded and is not held again yet. A change whose base has gone since would hide what came after
-    /// it: it is refused, unless somebody insists, or the base comes back by the same `plan`.
+    /// What an operation discarded and is not held again yet. A change whose base has gone since would hide what came
+    /// after it, so it is refused, unless the caller insists or the same `plan` brings the base back.
     pub(super) fn returning<'a>(
         &self,
         operation: &'a Operation,
@@ -106,7 +106,7 @@ impl Overlay {
         again.gone.into_iter().for_each(|gone| self.store.drop_upper_file(gone));
     }
 
-    /// None where it is held again already.
+    /// Returns `None` if the change is held again already.
     fn returning_one<'a>(
         &self,
         row: &'a UpperRow,
@@ -131,7 +131,7 @@ impl Overlay {
             }
         };
         if is_anothers {
-            // What somebody has looked at under an id is all that it may mean.
+            // What a reviewer has looked at under an id is all that it may mean.
             return Err(refused_at(
                 path,
                 ErrorCode::Conflict,
@@ -161,12 +161,12 @@ impl Overlay {
         Ok(Some(Returning { row, content, xattrs: &[], below, instead }))
     }
 
-    /// Whether lower has what the change was based on.
+    /// True if lower has what the change was based on.
     fn stands(&self, row: &UpperRow, below: Option<&Meta>) -> Result<bool> {
         match (&row.base.below, below) {
             (Below::Nothing, None) => Ok(true),
             (Below::Nothing, Some(_)) | (Below::Entry { .. }, None) => Ok(false),
-            // What is in it is other entries' matter.
+            // The contents of a directory are the matter of other entries.
             (Below::Entry { stamp, .. }, Some(meta)) if meta.is_dir() => Ok(is_inode(stamp, meta)),
             (Below::Entry { stamp, .. }, Some(meta)) if *stamp == meta.stamp() => Ok(true),
             (Below::Entry { .. }, Some(_)) => {
@@ -177,14 +177,14 @@ impl Overlay {
         }
     }
 
-    /// Whether what it is compared with is kept, or is going to be: what lower has is, where the change `stands` on that.
+    /// True if the content it is compared with is kept, or will be: lower's is, if the change `stands` on that.
     fn has_base(&self, row: &UpperRow, stands: bool) -> Result<bool> {
         let Some(base) = row.base.content else { return Ok(true) };
         let is_below = stands && row.base.below != Below::Nothing && row.base.content_below() == Some(base);
         Ok(is_below || self.store.content_file(base.digest)?.is_some())
     }
 
-    /// Its content as an upper entry, on disk.
+    /// Writes its content back as an upper entry, synced.
     pub(super) fn bring_back<'a>(&'a self, returning: &Returning<'a>) -> Result<Returned<'a>> {
         let Returning { row, content, xattrs, below, instead } = returning;
         let path = row.path();
@@ -194,7 +194,7 @@ impl Overlay {
         let held = row.held.clone().map(|held| store::Held { renewed: now, ..held });
         let mut row = UpperRow { held, ..(*row).clone() };
         if let Some(looks) = &mut row.looks {
-            // Of what is not its own it gets lower's.
+            // Looks that are not its own it takes from lower.
             looks.as_of = Timestamp::default();
         }
         let new = match (&row.what, *content) {
@@ -214,12 +214,12 @@ impl Overlay {
         if let (Some(version), Some(file)) = (content, new.as_ref().and_then(|content| content.file.as_ref())) {
             row = self.held_as_kept(row, version, file)?;
         }
-        // The base may have been let go of with the change.
+        // The base may have been dropped with the change.
         self.keep_to_compare(&self.present_side(path)?)?;
         Ok(Returned { row, below: *below, content: new, instead: instead.clone(), went_as })
     }
 
-    /// What was written to it and not judged when it went has come along: it waits under the id of what it is.
+    /// If it comes back with what was written and not judged when it went, it is held under the id of what it now is.
     fn held_as_kept(&self, row: UpperRow, version: &Version, file: &File) -> Result<UpperRow> {
         let (Some(held), Some(kept)) = (&row.held, version.content) else { return Ok(row) };
         if held.new == Some(kept.digest) {
@@ -260,7 +260,7 @@ impl Overlay {
         for (name, value) in xattrs {
             xattr::set(fd, std::ffi::OsStr::from_bytes(name), value, XattrFlags::empty())?;
         }
-        // Last: a list changes the bits of the group.
+        // Last: an access list changes the group bits.
         file::set_mode(fd, file::mode_beside_list(version.mode, version.group, Some(&upper.file))?)?;
         file::set_times(fd, file::to_timespec(version.mtime), file::to_timespec(version.mtime))?;
         upper.file.sync_all()?;
@@ -268,7 +268,7 @@ impl Overlay {
         Ok(Content { new: upper.new, file: Some(upper.file) })
     }
 
-    /// Has a landing hold them when it is done, and keep what they take the place of.
+    /// Has a landing hold them when it is done, and keep the changes whose place they take as backups.
     pub(super) fn stage_returned(
         &self,
         returned: &[Returned<'_>],
@@ -296,8 +296,8 @@ impl Overlay {
         Ok(())
     }
 
-    /// Keeps, as a backup, the change that is held here in the place of `by`, which supersedes it. Gives the effect by which an
-    /// undo brings it back.
+    /// Keeps, as a backup, the change that is held here in the place of `by`, which supersedes it. Returns the effect by
+    /// which an undo brings it back.
     fn stage_replaced(&self, id: UpperId, by: ChangeId, how: &UndoHow, landing: &mut Landing<'_>) -> Result<Effect> {
         let row = self.state.lock().uppers.get(id).map(|upper| upper.row.clone()).ok_or(Error::Errno(libc::EBUSY))?;
         let side = self.row_side(&row)?;
@@ -309,7 +309,7 @@ impl Overlay {
         Ok(effect)
     }
 
-    /// Whether something else has come where they are to be held, or to what they are held over.
+    /// True if something else has come to a path where one is to be held, or has changed what it is to be held over.
     pub(super) fn is_crossed(&self, state: &State, returned: &[Returned<'_>]) -> Result<bool> {
         for one in returned {
             let now = self.lower.stat(one.row.path()).doing(|| format!("stat {}", one.row.path()))?;
@@ -336,7 +336,7 @@ impl<T> DoingIn<T> for Result<T> {
 }
 
 impl State {
-    /// Whether something else is where it is to be held.
+    /// True if something else is where the change is to be held.
     fn is_taken(&self, one: &Returned<'_>) -> bool {
         let stands = |instead: &Instead| {
             let upper = self.uppers.get(instead.upper).filter(|upper| !upper.dirty && !upper.busy);
@@ -346,8 +346,8 @@ impl State {
         is_gone || one.row.names.iter().any(|name| self.uppers.at(name) != one.instead())
     }
 
-    /// It is held again, over what the same landing has `put` there, if anything. It is claimed: until that is recorded
-    /// nobody else may end it.
+    /// Holds a change again, over what the same landing has `put` there, if anything. Its entry is claimed: until the
+    /// hold is recorded, nothing else may end it.
     pub(super) fn returned(&mut self, one: Returned<'_>, put: Option<Meta>) -> UpperRow {
         let Returned { mut row, below, content, instead, .. } = one;
         self.epoch += 1;
@@ -373,7 +373,7 @@ impl State {
         row
     }
 
-    /// Who has a file open goes on with what is held of it now, and writes there.
+    /// Handles on the file go on with what is held of it now, and write there.
     fn read_on_in(&mut self, path: &RelPath, id: UpperId, file: Option<File>) {
         let returned = self.returned_to(path);
         let (Some(file), Some(node)) = (file, self.nodes.at(path)) else { return };
@@ -385,7 +385,7 @@ impl State {
     }
 }
 
-/// What is told of one that is held again.
+/// The outcome for a change that is held again.
 pub(super) fn outcome(row: &UpperRow) -> Outcome {
     let mut outcome = Outcome::new(Done::Held, row.path().clone());
     outcome.also = Also(row.further_names().to_vec());
@@ -397,7 +397,7 @@ pub(super) fn outcome(row: &UpperRow) -> Outcome {
     outcome
 }
 
-/// What is told once they are held again: with what was kept of what they took the place of.
+/// Completes the outcomes with the backups of the changes whose place was taken.
 pub(super) fn note_backups(returning: &[Returning<'_>], outcomes: &mut [Outcome], names: &[String]) {
     let replacing = returning.iter().zip(outcomes).filter(|(one, _)| one.instead.is_some());
     for ((_, outcome), name) in replacing.zip(names) {
@@ -405,20 +405,20 @@ pub(super) fn note_backups(returning: &[Returning<'_>], outcomes: &mut [Outcome]
     }
 }
 
-/// Whether a change is based on what is about to come where it was.
+/// True if a change is based on what is about to come to its path.
 fn stands_on(row: &UpperRow, coming: &Coming) -> bool {
     match (&row.base.below, coming.exists) {
         (Below::Nothing, exists) => !exists,
         (Below::Entry { .. }, false) => false,
         (Below::Entry { stamp, .. }, true) => {
             let as_judged = coming.content.is_some() && coming.content == row.base.content;
-            // It may have been judged against something older than what it was held over.
+            // A change may have been judged against something older than what it was held over.
             as_judged || coming.looks == Some((stamp.size, stamp.mtime))
         }
     }
 }
 
-/// Whether the directory of a path is held again with it: lower need not have it.
+/// True if the directory of a path is held again with it: lower need not have it.
 fn comes_with_its_dir(path: &RelPath, operation: &Operation) -> bool {
     operation.effects.iter().any(|done| match &done.effect {
         Effect::Discarded { row, .. } => row.what == What::Dir && done.path != *path && path.is_within(&done.path),

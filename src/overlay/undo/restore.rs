@@ -1,8 +1,8 @@
-//! Contents and directories as an operation found them: planned without the lock, and then part of a landing
+//! Putting contents and directories back as an operation found them: planned without the lock, and then part of a landing
 //! ([`super::contents`]).
 //!
-//! What was edited since is merged where that can be done, as a confirm merges (SPEC §9); else it is refused, or taken for
-//! a backup when somebody insists.
+//! What was edited since is merged if possible, as a confirm merges (SPEC §9). Otherwise the undo is refused or, if the
+//! caller insists, the edit becomes a backup.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -29,10 +29,10 @@ use crate::store::{
 use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::process;
 
-/// A refusal names so many paths beside the first.
+/// How many other paths a refusal names besides the first.
 const OTHERS_NAMED: usize = 10;
 
-/// What an operation did to one file or symlink, the other way round.
+/// The reverse of what an operation did to one file or symlink.
 struct Reversal<'a> {
     path: &'a RelPath,
     wanted: Option<&'a Version>,
@@ -45,12 +45,12 @@ struct Reversal<'a> {
 /// What the operation left at a path.
 enum Left<'a> {
     Content(Option<&'a Version>),
-    /// One more name of what is at this path.
+    /// One more name of the file at this path.
     Link(&'a RelPath),
 }
 
-/// One file or symlink on its way back. Its sides are open only while it is staged, but for what was merged, which has no
-/// other place.
+/// One file or symlink on its way back. Its sides are open only while it is staged, except a merged side, which exists
+/// only behind its descriptor.
 struct Restoring<'a> {
     path: &'a RelPath,
     reversal: Reversal<'a>,
@@ -61,7 +61,7 @@ struct Restoring<'a> {
     backup: Option<Kept>,
 }
 
-/// What a file is going to be: the kept content, where it is known beforehand.
+/// What a file is going to be, with its kept content if that is known beforehand.
 pub(super) struct Coming {
     pub exists: bool,
     pub content: Option<Kept>,
@@ -69,7 +69,7 @@ pub(super) struct Coming {
     pub looks: Option<(u64, Timestamp)>,
 }
 
-/// All of an operation that concerns contents, on its way back.
+/// All that is to be reversed of an operation's effects on contents.
 #[derive(Default)]
 pub(super) struct Plan<'a> {
     /// Parents first.
@@ -82,7 +82,7 @@ pub(super) struct Plan<'a> {
 }
 
 impl Overlay {
-    /// The last that was done is the first that is undone. Of what is `dropping` nothing will be in the way.
+    /// Plans the reversal, last effect first. What is `dropping` will be gone by then, and is not in the way.
     pub(super) fn plan<'a>(
         &self,
         effects: &'a [PathEffect],
@@ -93,7 +93,7 @@ impl Overlay {
         let mut refusals = Vec::new();
         for PathEffect { path, effect, .. } in effects.iter().rev() {
             let reversal = match effect {
-                // Those are held again, or dropped.
+                // These are held again, or dropped.
                 Effect::Discarded { .. } | Effect::HeldAgain { .. } => continue,
                 Effect::DirRemoved(looks) => {
                     let is_missing = self.is_missing(path, FileKind::Directory, dropping, how)?;
@@ -132,7 +132,7 @@ impl Overlay {
         }
     }
 
-    /// Whether something without content, of this kind, is to be made again.
+    /// True if an entry of this kind, without content, is missing and has to be made again.
     fn is_missing(&self, path: &RelPath, kind: FileKind, dropping: &HashSet<UpperId>, how: &UndoHow) -> Reviewed<bool> {
         match self.lower.stat(path).map_err(|err| failed(path, &err.into()))? {
             None => {
@@ -148,20 +148,21 @@ impl Overlay {
         }
     }
 
-    /// An entry without content, which may be `there`.
+    /// Checks whether an entry without content, which may be `there`, may be added or removed.
     fn check_may_come_or_go(&self, path: &RelPath, there: Option<&Meta>, how: &UndoHow) -> Reviewed<()> {
         self.check_may_land(path, &how.review.by)?;
         self.check_may_change_entry(path, there, &how.permits)
     }
 
-    /// What stands where a FIFO, socket or device came, if that is one.
+    /// Returns what stands where a FIFO, socket or device was made, if it still is one.
     fn special_to_remove(&self, path: &RelPath, how: &UndoHow) -> Reviewed<Option<Meta>> {
         let meta = self.lower.stat(path).map_err(|err| failed(path, &err.into()))?;
         let Some(special) = meta.filter(|meta| meta.kind.is_special()) else { return Ok(None) };
         self.check_may_come_or_go(path, Some(&special), how).map(|()| Some(special))
     }
 
-    /// A directory that came with what goes now. One with something else in it stays, and one in which somebody writes.
+    /// True if a directory that the operation made can go too. It stays if it has something else in it, or a file is
+    /// being written there.
     fn is_removable(
         &self,
         path: &RelPath,
@@ -185,7 +186,7 @@ impl Overlay {
         Ok(is_empty)
     }
 
-    /// None where it is as it was already.
+    /// Returns `None` if the path is as it was already.
     fn reverse<'a>(
         &self,
         reversal: Reversal<'a>,
@@ -228,7 +229,7 @@ impl Overlay {
         if !as_left && !how.force {
             (new, merged) = (self.merge_back(&reversal, new, &present)?, true);
         }
-        // One name of several goes back with the others, if they went along.
+        // If the operation changed all names of a file together, they go back together.
         let links = if reversal.shared { 2 } else { 1 };
         let below = |meta: Meta| Below::Entry { stamp: meta.stamp(), mode: meta.mode, links };
         let base = Base::of(present.meta.map_or(Below::Nothing, below));
@@ -237,7 +238,7 @@ impl Overlay {
         Ok(Some(restoring))
     }
 
-    /// Opens what was closed since it was looked at, if it still is what it was, and makes what is to be there.
+    /// Reopens what was closed since it was looked at, if it still is what it was, and makes what is to be there.
     fn dress(&self, file: &mut Restoring<'_>) -> Result<()> {
         let path = file.path;
         if file.present.is_file() {
@@ -264,11 +265,11 @@ impl Overlay {
     fn is_link_of(&self, present: &Side, of: &RelPath) -> Result<bool> {
         let of = self.lower.stat(of).doing(|| format!("stat {of}"))?;
         let is_same = present.meta.zip(of).is_some_and(|(meta, of)| (meta.device, meta.inode) == (of.device, of.inode));
-        // Its content goes on under another name, whichever.
+        // Its content lives on under some other name.
         Ok(is_same || present.meta.is_some_and(|meta| meta.links > 1))
     }
 
-    /// What is to be at a path again, without its looks.
+    /// What is to be at a path again, before it gets its looks.
     fn bare_side_of(&self, reversal: &Reversal<'_>, wanted: &Version) -> Reviewed<Side> {
         let path = reversal.path;
         let gone = || refused_at(path, ErrorCode::UnknownBackup, "the content that it had is not kept any more");
@@ -282,7 +283,7 @@ impl Overlay {
         bare().map_err(|err| failed(path, &err))
     }
 
-    /// What is to be at a path again. What somebody has done to its mode and owner since stays. None: it is not kept any
+    /// What is to be at a path again, with the changes since to its mode and owner. `None` if its content is not kept any
     /// more.
     fn side_of(&self, reversal: &Reversal<'_>, wanted: &Version, present: &Side) -> Result<Option<Side>> {
         let Some(content) = self.content_of(reversal, wanted)? else { return Ok(None) };
@@ -294,7 +295,7 @@ impl Overlay {
         .map(Some)
     }
 
-    /// From what is kept; or from where the operation put it, when that was a rename.
+    /// Reads what is kept or, if the operation was a rename, what it put elsewhere.
     fn content_of(&self, reversal: &Reversal<'_>, wanted: &Version) -> Result<Option<Arc<File>>> {
         if let Some(kept) = wanted.content
             && let Some(file) = self.store.content_file(kept.digest)?
@@ -337,11 +338,11 @@ impl Overlay {
             file::set_mode(upper.file.as_fd(), mode)?;
             Ok(Side::of_file(upper.file.try_clone()?)?)
         };
-        // The descriptor is all that is needed: the name goes with `upper`.
+        // Only the descriptor is needed: the name goes with `upper`.
         dress()
     }
 
-    /// What somebody has edited since, without what the operation did to it.
+    /// The file as edited since, less what the operation did to it.
     fn merge_back(&self, reversal: &Reversal<'_>, new: Side, present: &Side) -> Reviewed<Side> {
         let path = reversal.path;
         let refuse = |clashes| edited_since(path, clashes);
@@ -387,7 +388,7 @@ impl Overlay {
         }
         for (path, meta) in &plan.specials_removed {
             landing.remove(&self.lower, path, meta.stamp())?;
-            // One with other names would come back as another.
+            // One with other names would come back as another file, so its removal cannot be undone.
             let removed = (meta.links == 1).then(|| Effect::SpecialRemoved(NodeLooks::of(meta)));
             let removed = removed.map(|effect| PathEffect::new(path, effect));
             epilogue.events.push(undone_event(self, path, operation, how).doing(removed));
@@ -408,13 +409,13 @@ impl Overlay {
         Ok(())
     }
 
-    /// What lower has again is what is known of it, and what `tree` has seen.
+    /// Records that lower has these contents again, and that `tree` has seen them.
     pub(super) fn note_restored(&self, state: &mut State, plan: &Plan<'_>, applied: &Applied<'_>, tree: Option<u32>) {
         plan.files.iter().for_each(|file| self.note_file(state, file, applied, tree));
         plan.specials_removed.iter().for_each(|(path, was)| state.unnamed_at(path, was));
     }
 
-    /// What is held over what has been restored goes on against that, but for what was held `again` over it.
+    /// Rebases what is held over restored files, except what was held `again` over them, and tells the kernel.
     pub(super) fn tell_restored(&self, plan: &Plan<'_>, again: &[UpperRow]) {
         let again: HashSet<&RelPath> = again.iter().flat_map(|row| &row.names).collect();
         for file in &plan.files {
@@ -435,7 +436,7 @@ impl Overlay {
         self.keep_to_compare(&file.new)
     }
 
-    /// Reviewed: from here on the path is judged against what it is now.
+    /// A restored path counts as reviewed: from here on it is judged against what it is now.
     fn anchors_restored(&self, file: &mut Restoring<'_>) -> Result<Vec<Anchor>> {
         let content = file.new.kept().doing(|| format!("hash {}", file.path))?;
         let state = content.map_or(AnchorState::Nothing, AnchorState::Content);
@@ -457,8 +458,8 @@ impl Overlay {
         }
     }
 
-    /// Whoever has it open for writing would go on showing what he wrote. Who has just closed it has not: the release comes
-    /// after his `close` has returned.
+    /// Refuses while a handle that is open for writing would go on showing its own content. A program that has just
+    /// closed the file is no reason: the release, which comes after its `close` has returned, is waited for.
     pub(super) fn check_not_open(&self, path: &RelPath) -> Reviewed<()> {
         let mut state = self.state.lock();
         if let (Some(pid), Some(node)) = (state.open_unheld(path), state.nodes.at(path))
@@ -470,16 +471,16 @@ impl Overlay {
     }
 }
 
-/// The directories that were made since the last time this was asked.
+/// The directories that were made since this was last asked.
 fn made(landing: &mut Landing<'_>) -> Vec<PathEffect> {
     landing.newly_made().iter().map(|dir| PathEffect::new(dir, Effect::DirMade)).collect()
 }
 
-/// Mode and owner as they were, as far as nobody has changed them since.
+/// Mode and owner as they were, except where they were changed since.
 fn looks_back(wanted: &Version, left: &Left<'_>, present: Option<&Meta>) -> Version {
     let (Left::Content(Some(left)), Some(present)) = (left, present) else { return *wanted };
     let back = |wanted: u32, left: u32, now: u32| if now == left { wanted } else { now };
-    // Of a symlink it tells nothing that a file could have.
+    // The mode of a symlink says nothing about that of a file.
     let has_mode = present.is_file() && !left.content.is_some_and(|kept| kept.symlink);
     let as_left = !has_mode || present.mode == left.mode;
     Version {
@@ -491,7 +492,7 @@ fn looks_back(wanted: &Version, left: &Left<'_>, present: Option<&Meta>) -> Vers
     }
 }
 
-/// Whether mode and owner are what they were, too, as far as the operation has changed them.
+/// True if mode and owner are already what they would be put back to.
 fn has_looks_back(reversal: &Reversal<'_>, present: &Side) -> std::io::Result<bool> {
     let (Some(wanted), Some(meta)) = (reversal.wanted, present.meta.filter(Meta::is_file)) else { return Ok(true) };
     let back = looks_back(wanted, &reversal.left, Some(&meta));
@@ -553,13 +554,14 @@ impl Plan<'_> {
         dirs.chain(made).chain(self.specials_removed.iter().map(|(path, _)| *path))
     }
 
-    /// Somebody writes to a file of it, which is not to be replaced under his hands, or in a directory that goes.
+    /// True if a file of the plan is open for writing, and so must not be replaced underneath its writer, or if a file is
+    /// being written in a directory that goes.
     pub fn is_busy(&self, state: &State) -> bool {
         let is_written = |file: &Restoring<'_>| state.open_unheld(file.path).is_some();
         self.files.iter().any(is_written) || self.dirs_removed.iter().any(|dir| state.written_within(dir).is_some())
     }
 
-    /// What is going to be at a path, where that changes.
+    /// What is going to be at a path, if the plan changes it.
     pub fn coming(&self, path: &RelPath) -> Option<Coming> {
         let file = self.files.iter().find(|file| file.path == path)?;
         let wanted = file.reversal.wanted.filter(|_| !file.merged);
@@ -572,12 +574,12 @@ impl Plan<'_> {
         self.files.iter().map(Restoring::outcome).chain(self.without_content().map(structure_outcome)).collect()
     }
 
-    /// How many backups its landing keeps.
+    /// How many backups the landing keeps of what was there.
     pub fn backups(&self) -> usize {
         self.files.iter().filter(|file| file.backup.is_some()).count()
     }
 
-    /// The same once it has landed: with what was kept of what was there.
+    /// Completes the outcomes, once the plan has landed, with the backups of what was there.
     pub fn note_backups(&self, outcomes: &mut [Outcome], names: &[String]) {
         let kept = self.files.iter().zip(outcomes).filter(|(file, _)| file.backup.is_some());
         for ((_, outcome), name) in kept.zip(names) {
@@ -587,7 +589,8 @@ impl Plan<'_> {
 }
 
 impl State {
-    /// Who has a file open for writing that is not held, if anybody does.
+    /// The pid, or 0, of a program that may go on writing over what is put back at a path: an unheld file is open after a
+    /// write, or a held one has a write that is not judged yet.
     pub(in crate::overlay) fn open_unheld(&self, path: &RelPath) -> Option<u32> {
         let upper = self.uppers.at(path).and_then(|id| self.uppers.get(id));
         if upper.is_some_and(|upper| upper.row.held.is_some()) {

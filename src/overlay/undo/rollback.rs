@@ -1,4 +1,4 @@
-//! Rolling back: kept content comes back, never judged, and what it replaces is kept in its turn.
+//! Rolling back: kept content comes back, never judged, and what it replaces becomes a backup.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -22,13 +22,13 @@ use crate::store::{
 use crate::sys::file::FileKind;
 use crate::sys::tree::is_absent;
 
-/// Where backups go, and what they may go over.
+/// Where backups are put back, and over what.
 #[derive(Clone, Debug, Default)]
 pub struct RollbackHow {
     pub review: Review,
-    /// Instead of the path each was made of.
+    /// Instead of each backup's own path.
     pub to: Option<RelPath>,
-    /// Also over what somebody else wrote since; that is kept.
+    /// Roll back also over what was edited since; that is kept.
     pub force: bool,
     pub permits: Permits,
 }
@@ -44,19 +44,19 @@ struct Rolling<'a> {
     backup: &'a Backup,
     path: &'a RelPath,
     present: Side,
-    /// What is to be there instead of the backup's content: that, with what somebody has edited since.
+    /// What is to be there instead of the backup's content: that content merged with the edits since.
     merged: Option<Side>,
-    /// What it comes instead of, which is kept in its turn.
+    /// What it replaces, which becomes a backup.
     replaced: Option<Kept>,
 }
 
 impl Overlay {
-    /// Puts kept content back where it was, or to `to`. Never judged; what it replaces is kept in its turn. What somebody
-    /// has edited since is merged where that can be done, as an undo does (SPEC §9).
+    /// Puts kept content back where it was, or to `to`. Never judged; what it replaces becomes a backup. Edits since are
+    /// merged if possible, as by an undo (SPEC §9).
     pub fn rollback(&self, backups: &[Backup], how: &RollbackHow) -> Reviewed<Vec<Outcome>> {
         self.person_decides(&how.review);
         let _acting = self.acting_at(backups.iter().map(|backup| how.path_of(backup)));
-        // By force nobody asks for it.
+        // Not needed with `force`, which goes over edits.
         let asked = backups.iter().filter(|_| !how.force);
         let landed = self.landed_unseen(asked.map(|backup| how.path_of(backup)))?;
         let rolling = backups.iter().map(|backup| self.check_rollback(backup, how, &landed));
@@ -79,7 +79,7 @@ impl Overlay {
         Ok(outcomes)
     }
 
-    /// What is at a path that may be rolled back, and what is to be there.
+    /// Checks that a path may be rolled back. Returns what is there and what is to be there.
     fn check_rollback<'a>(
         &self,
         backup: &'a Backup,
@@ -108,7 +108,7 @@ impl Overlay {
         Ok(Rolling { backup, path, present, merged, replaced: None })
     }
 
-    /// What fettlefs last put at a path, where somebody has edited that since.
+    /// The content that fettlefs last put at a path, if it was edited since.
     fn edited_since(
         &self,
         path: &RelPath,
@@ -120,8 +120,8 @@ impl Overlay {
         Ok(known.filter(|known| now.is_some_and(|now| now != *known)))
     }
 
-    /// The backup's content with what somebody has done to `known` since. Of another file nothing can be merged; and where
-    /// the backup is what is known, what he has done is all that would go.
+    /// Merges the backup's content with the edits made to `known` since. Refused for a backup of another file, with which
+    /// nothing can be merged, and where the backup is `known` itself: then a rollback would only drop those edits.
     fn merge_edited(&self, backup: &Backup, path: &RelPath, known: Digest, present: &Side) -> Reviewed<Side> {
         let refuse = |clashes| edited_since(path, clashes);
         if backup.symlink || backup.path != *path || backup.digest == known {
@@ -145,7 +145,7 @@ impl Overlay {
             let restored = one.restored()?;
             contents.push(restored);
             if let Some(kept) = one.replaced {
-                // What had been renamed to here is not here any more.
+                // What had been renamed to this path is not here any more.
                 epilogue.anchors.extend(self.state.lock().past.moved_to(one.path, kept));
             }
             epilogue.anchors.push(Known::of(AnchorState::Content(restored)).as_anchor(one.path));
@@ -153,7 +153,7 @@ impl Overlay {
         }
         let anchors = epilogue.anchors.clone();
         let promised = landing.promise(epilogue)?;
-        // Who asks for it knows what is there then: it is no stale writer.
+        // The caller knows what is there then, and is no stale writer.
         let tree = self.tree_of(how.review.by.pid);
         let applied = {
             let mut state = self.state.lock();
@@ -174,7 +174,7 @@ impl Overlay {
         Ok(applied.finish()?)
     }
 
-    /// Prepares what is to be there; what it comes instead of is kept in its turn. Gives what that does.
+    /// Stages what is to be there and the backup of what it replaces. Returns the effect.
     fn stage_rollback(&self, one: &mut Rolling<'_>, how: &RollbackHow, landing: &mut Landing<'_>) -> Result<Effect> {
         let mut new = self.side_of_backup(one)?;
         let Rolling { path, present, .. } = &*one;
@@ -199,7 +199,7 @@ impl Overlay {
             return Ok(merged.clone());
         }
         let kept = self.store.content_file(backup.digest)?.ok_or(Error::Errno(libc::ENOENT))?;
-        // What its directory's owner could not read he is not given.
+        // Not the directory's owner, who may not have been allowed to read this content.
         let owner = present.meta.map(|meta| (meta.uid, meta.gid)).or(backup.owner);
         let (uid, gid) = owner.unwrap_or_else(|| (geteuid().as_raw(), getegid().as_raw()));
         let Backup { size, mode, group, mtime, .. } = **backup;
@@ -210,8 +210,7 @@ impl Overlay {
         }
     }
 
-    /// Who has the file open goes on with what lower has now, where the view shows that. A symlink is nothing that could be
-    /// read on.
+    /// Switches readers of the file to what lower has now, if the view shows that. A symlink cannot be read on.
     pub(in crate::overlay) fn read_on(&self, state: &mut State, path: &RelPath) {
         if !state.is_taken_from_lower(path) {
             return;
@@ -222,7 +221,7 @@ impl Overlay {
         match self.lower.open_to_read(path) {
             Ok(lower) => open.set_backing(Backing::Lower(Arc::new(lower))),
             Err(err) if is_absent(&err) => {}
-            // He goes on with what was there, and whoever opens it next has what is.
+            // Its readers go on with what was there; the next open finds what is there now.
             Err(_) => state.nodes.part_from(path),
         }
     }
@@ -240,25 +239,25 @@ impl Overlay {
         self.state.lock().seen.get(path).and_then(|seen| seen.digest)
     }
 
-    /// The same of those paths of which only the log tells it.
+    /// The same from the log, for those paths of which this session does not know it.
     fn landed_unseen<'a>(&self, paths: impl Iterator<Item = &'a RelPath>) -> Reviewed<HashMap<RelPath, Digest>> {
         let unseen = paths.filter(|path| self.seen_digest(path).is_none()).cloned().collect();
         self.store.last_landed(&unseen).map_err(|err| self.not_landed(err.into(), "nothing was restored"))
     }
 
-    /// A held change over what was just restored goes on against that, if anything does not keep it from that: the path is
-    /// restored all the same, and so are others, which are to be told.
+    /// Rebases what is held over a path that was just restored. A failure is only logged: the path is restored all the
+    /// same, and the caller must still tell the others.
     pub(super) fn rebase_restored(&self, path: &RelPath) {
         if let Err(err) = self.rebase_held(path) {
             log::error!("{path} is restored, and what is held over it is not based on that: {err}");
         }
     }
 
-    /// It goes on under a new id. Nobody has written: however little it now changes, it goes on waiting.
+    /// The change goes on under a new id. This is no write: however little it now changes, it stays held.
     fn rebase_held(&self, path: &RelPath) -> Result<()> {
         let Some(id) = self.state.lock().uppers.at(path) else { return Ok(()) };
         let (mut row, claimed) = match self.claim(id) {
-            // It was decided about, or renamed, a moment ago.
+            // It was decided or renamed a moment ago.
             Err(err) if err.code() == libc::ESTALE => return Ok(()),
             claimed => claimed?,
         };
@@ -266,7 +265,8 @@ impl Overlay {
         let mut present = self.present_side(path)?;
         let content = present.kept().doing(|| format!("hash {path}"))?;
         row.base.below = Below::of(present.meta.as_ref());
-        // Where nothing is any more it stays a change of what it was one of, as one of a deleted file does (SPEC §4.3).
+        // If nothing is there any more, it stays a change of what it was based on, like one of a deleted file (SPEC
+        // §4.3).
         (row.base.content, row.base.found) = (content.or(row.base.content), None);
         self.keep_to_compare(&present)?;
         if row.what.is_structure() {
@@ -283,7 +283,7 @@ impl Rolling<'_> {
         self.merged.as_ref().map_or(self.backup.size, |merged| merged.size)
     }
 
-    /// The content that the path has then.
+    /// The content that the path has after the rollback.
     fn restored(&mut self) -> Result<Kept> {
         let backup = Kept { digest: self.backup.digest, symlink: self.backup.symlink };
         let merged = self.merged.as_mut().map(Side::kept).transpose();
