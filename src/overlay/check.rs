@@ -1,4 +1,4 @@
-//! Whether all that is kept agrees with itself and with what the view has in memory (`fettlefs fsck`).
+//! Checks that all that is kept agrees with itself and with what the view has in memory (`fettlefs fsck`).
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,8 +8,8 @@ use crate::model::RelPath;
 use crate::store::{Anchor, Fault, FaultKind, Scope, UpperId, UpperRow};
 
 impl Overlay {
-    /// All that is wrong, and how many things were looked at. Programs may go on writing meanwhile: what is found is
-    /// looked at once more, and only what is wrong both times is told.
+    /// Returns all that is wrong, and how many things were looked at. Programs may go on writing meanwhile, so a fault is
+    /// looked at once more and only reported if it is there both times.
     pub fn check(&self) -> Result<(Vec<Fault>, u64)> {
         let (first, checked) = self.check_once()?;
         if first.is_empty() {
@@ -35,7 +35,7 @@ impl Overlay {
         Scope { moving: ids(&|upper| upper.busy || upper.dirty), rowless: ids(&|upper| !upper.has_row()) }
     }
 
-    /// The view shows what the database would show after a restart.
+    /// The view must show what the database would show after a restart.
     fn check_memory(&self) -> Result<Vec<Fault>> {
         let state = self.state.lock();
         let rows = self.store.load_upper()?;
@@ -58,8 +58,8 @@ impl Overlay {
         Ok(faults)
     }
 
-    /// What paths had is known to the database, too: after a restart they are judged by the same. Nothing is told while
-    /// something lands: that is recorded without the lock.
+    /// The database must know what paths had, too, so that after a restart they are judged by the same. Nothing is
+    /// reported while something lands: that is recorded without the lock.
     pub(super) fn check_past(&self) -> Result<Vec<Fault>> {
         let state = self.state.lock();
         let mut faults = Vec::new();

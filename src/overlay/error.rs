@@ -12,13 +12,13 @@ pub enum Error {
     /// An everyday refusal, such as `ENOENT`; nothing to log.
     #[error("{}", io::Error::from_raw_os_error(*.0))]
     Errno(i32),
-    /// A permission program refused what was done, which is undone.
+    /// A permission program refused the operation, which is undone.
     #[error("denied by a permission program")]
     Denied,
-    /// Nothing is done yet: the kernel is to look anew at what the names stand for, and asks again.
+    /// Nothing is done yet: the kernel is to look up again what the names stand for, and then repeats the request.
     #[error("the kernel looks again")]
     LooksAgain,
-    /// Somebody wrote there at the very moment, or still does: the process, where that is known.
+    /// The path was written to at this very moment, or still is; `pid` is the writer, if known.
     #[error("{path} was written to at this very moment")]
     Busy { path: RelPath, pid: Option<u32> },
     /// What we know contradicts itself.
@@ -37,7 +37,7 @@ impl Error {
         Self::Errno(errno)
     }
 
-    /// What the waiting program is told.
+    /// The errno for the waiting program.
     pub fn code(&self) -> i32 {
         match self {
             Self::Errno(errno) => *errno,
@@ -50,7 +50,7 @@ impl Error {
         }
     }
 
-    /// What a client is told that asked for what failed.
+    /// The code for a client whose request has failed.
     pub fn kind(&self) -> ErrorCode {
         match self {
             Self::Denied => ErrorCode::HookDenied,
@@ -60,7 +60,7 @@ impl Error {
         }
     }
 
-    /// Whether somebody wrote to what was being copied.
+    /// True if what was being copied was written to.
     pub fn is_written_meanwhile(&self) -> bool {
         match self {
             Self::Io { cause, .. } | Self::Store(store::Error::Io { cause, .. }) => file::has_changed_meanwhile(cause),
@@ -73,14 +73,14 @@ impl Error {
         }
     }
 
-    /// Whether somebody should read of it: a fault of the machine or of ours, not of the caller.
+    /// True for what belongs in the log: a fault of the machine or of ours, not of the caller.
     pub fn is_fault(&self) -> bool {
         !matches!(self, Self::Errno(_) | Self::Denied | Self::LooksAgain | Self::Busy { .. })
             && !matches!(self.code(), libc::ENOENT | libc::EEXIST | libc::ENOTEMPTY | libc::ENODATA | libc::ERANGE)
     }
 }
 
-/// A refusal below that the caller is simply told, such as `ENOTEMPTY` of a directory.
+/// A refusal below that is simply passed on to the caller, such as `ENOTEMPTY` of a directory.
 impl From<io::Error> for Error {
     fn from(err: io::Error) -> Self {
         match err.raw_os_error() {
@@ -90,7 +90,7 @@ impl From<io::Error> for Error {
     }
 }
 
-/// Says what was being done when an I/O error came.
+/// Adds to an I/O error what was being done.
 pub(super) trait Context<T> {
     fn doing(self, what: impl FnOnce() -> String) -> Result<T>;
 }

@@ -1,8 +1,8 @@
 //! What git has of the project.
 //!
-//! - [`tracked`]: what never passes by being ignored, by the index, or by HEAD at the mount
-//! - [`head`]: what is held and committed
-//! - [`repository`]: how both open it, and how long they wait
+//! - [`tracked`]: what must not pass by being ignored, because the index, or HEAD at the mount, has it
+//! - [`head`]: what is held and committed already
+//! - [`repository`]: how both open the repository, and how long they wait
 
 mod head;
 pub(super) mod repository;

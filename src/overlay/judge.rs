@@ -1,11 +1,11 @@
-//! What becomes of what was written: it lands, is held, or is refused.
+//! Deciding what becomes of a change: it lands, is held, or is refused.
 //!
-//! - [`settle`]: when it is judged, how often, and what follows; [`claim`]: nobody else meanwhile; [`judging`]: what is
-//!   being judged
-//! - [`looks`]: whose mode and attributes it has
-//! - [`compare`], on two [`side`]s; [`ask`]: permission programs
+//! - [`settle`]: when a change is judged, how often, and what follows; [`claim`]: exclusive access meanwhile;
+//!   [`judging`]: what is being judged
+//! - [`looks`]: whose mode and attributes it gets
+//! - [`compare`], of two [`side`]s; [`ask`]: permission programs
 //! - [`land`], [`unchanged`] (lower has the same bytes), [`hold`], [`put_back`], or [`deny`]
-//! - [`flush`]: all at once, and who still writes
+//! - [`flush`]: settling everything, and finding who still writes
 
 mod ask;
 pub(super) mod claim;

@@ -1,4 +1,4 @@
-//! A file as the view shows it, beside what lower has: for who asks where its lines come from.
+//! A file as the view shows it, beside what lower has: the start for finding out where its lines come from.
 
 use super::state::lookup::Origin;
 use super::{Overlay, Result};
@@ -10,9 +10,9 @@ use crate::sys::file::FileKind;
 #[derive(Clone, Debug)]
 pub struct Layered {
     pub kind: FileKind,
-    /// A file's bytes or a symlink's target; none of what is neither, or too large to be compared.
+    /// A file's bytes or a symlink's target; `None` for anything else, and for a file too large to be compared.
     pub text: Option<Vec<u8>>,
-    /// What lower has; none where that is nothing, or has no such text.
+    /// What lower has; `None` if that is nothing, or has no such text.
     pub below: Option<Vec<u8>>,
     /// What upper has, unless that has landed.
     pub upper: Option<Waiting>,
@@ -22,12 +22,12 @@ pub struct Layered {
 #[derive(Clone, Debug)]
 pub struct Waiting {
     pub row: UpperRow,
-    /// It is as it was judged: what is held is what is shown.
+    /// It is as it was judged: what is held is what the view shows.
     pub is_judged: bool,
 }
 
 impl Overlay {
-    /// None where the view has nothing.
+    /// `None` if the view has nothing at `path`.
     pub fn layered(&self, path: &RelPath) -> Result<Option<Layered>> {
         let (kind, id) = match self.origin(path)? {
             Origin::Nothing | Origin::Hidden(_) => return Ok(None),

@@ -1,26 +1,26 @@
-//! The view: lower plus everything held, as plain file operations. No FUSE word, no kernel needed.
+//! The view: lower plus everything held, as plain file operations. It names no FUSE type and needs no kernel.
 //!
-//! Begin with [`Overlay`]. What a program does comes in by [`files`] and [`names`], what it wrote is decided in [`judge`],
-//! and what a person does about it begins in [`review`] and [`undo`]. The head of each room names its files.
+//! Begin with [`Overlay`]. A program's operations enter through [`files`] and [`names`], [`judge`] decides what becomes
+//! of its writes, and a person's actions begin in [`review`] and [`undo`]. The head of each room names its files.
 //!
-//! - [`who`]: which program asks, and what it does in one go
-//! - [`state`]: what there is at each path, and what is known of it
-//! - [`outside`]: what others do below
+//! - [`who`]: which program asks, and which of its operations belong together
+//! - [`state`]: what exists at each path, and what is known about it
+//! - [`outside`]: changes that others make below the view
 //! - [`git`]: what git has of the project
 //! - [`files`]: what a program does to a file, up to the moment at which it is judged
 //! - [`names`]: what a program does to names
-//! - [`judge`]: what becomes of it
-//! - [`review`]: what waits, as a person looks at it, and his answer
-//! - [`undo`]: what was done is taken back
-//! - [`layered`]: a file as the view and each layer have it; [`traffic`]: how often the kernel asks; [`error`]: why not;
-//!   [`check`]: whether it all agrees
+//! - [`judge`]: the verdict on a change, and carrying it out
+//! - [`review`]: held changes as a person sees them, and the person's decision
+//! - [`undo`]: taking back what was done
+//! - [`layered`]: a file as the view and each layer have it; [`traffic`]: request counts; [`error`]: why something
+//!   failed; [`check`]: whether all of it is consistent
 //!
-//! `docs/ARCHITECTURE.md` has the route of one write through them.
+//! `docs/ARCHITECTURE.md` follows one write through them.
 //!
-//! Lock order: directories that are acted in or renamed ([`acting`](who::acting)), then `OpenFile::copying`, then claims on upper
-//! entries in the order of their ids, then `Overlay::state`, then what the store guards by itself. Under `state` run single
-//! calls on names and commits that reach the page cache; no diff, no hash, no copy, and nothing that waits for another
-//! process. The exceptions stand in `docs/ARCHITECTURE.md`, "Lock order".
+//! Lock order: directories that are acted in or renamed ([`acting`](who::acting)), then `OpenFile::copying`, then claims
+//! on upper entries in the order of their ids, then `Overlay::state`, then the store's own locks. Under `state` run only
+//! single calls on names and commits that reach the page cache: no diff, no hash, no copy, and nothing that waits for
+//! another process. The exceptions are in `docs/ARCHITECTURE.md`, "Lock order".
 
 mod check;
 mod error;
@@ -98,7 +98,8 @@ use who::goes::Goes;
 use who::shells::Shells;
 use who::sights::Sights;
 
-/// Who asks, as far as the kernel tells: 0 stands for the kernel itself and for callers outside our pid namespace.
+/// The process behind a request, as far as the kernel tells. Pid 0 is the kernel itself or a caller outside our pid
+/// namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
     pub pid: u32,
@@ -110,28 +111,29 @@ pub struct Caller {
 
 /// Tells the kernel to forget what it cached. Called with no lock held.
 pub trait Observer: Send + Sync {
-    /// Attributes of a node changed other than through the mount. Gives whether the kernel knows the node: if not, an
-    /// answer may be on its way to it.
+    /// A node's attributes changed other than through the mount. Returns whether the kernel knows the node; if it does
+    /// not, a reply that introduces it may be on its way.
     fn attributes_changed(&self, node: NodeId) -> bool;
     /// Content of a node changed other than through the mount.
     fn content_changed(&self, node: NodeId);
-    /// Names of a directory may have come or gone below, whether anybody has asked for them or not.
+    /// Names in a directory may have come or gone below, including names that no program has looked up.
     fn names_changed(&self, dir: NodeId);
-    /// A name appeared, went, or stands for another node.
+    /// A name appeared, disappeared, or now stands for another node.
     fn entry_changed(&self, parent: NodeId, name: &std::ffi::OsStr);
-    /// What was told of a name, or that there is nothing, need not be true any more: the kernel asks again before it
-    /// uses the name, and goes on using the node if it is the same.
+    /// What the kernel was told about a name, or that it is missing, may no longer be true. The kernel asks again before
+    /// it uses the name, and keeps the node if it is still the same.
     fn entry_doubted(&self, parent: NodeId, name: &std::ffi::OsStr);
-    /// Programs that watch the view should learn that something else is at a path, or nothing any more.
+    /// Programs that watch the view should learn that a path now shows something else, or nothing.
     fn shows_other(&self, path: &RelPath);
 }
 
-/// What the view may let through beyond the usual (SPEC §6).
+/// What the view allows beyond the default (SPEC §6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Grants {
     pub suid: bool,
     pub dev: bool,
-    /// Under an ordinary user's mount everything is done with that user's rights, so others only read (SPEC §2).
+    /// The only uid that may write. Under an ordinary user's mount the daemon acts with that user's rights, so other
+    /// users only read (SPEC §2).
     pub only: Option<u32>,
 }
 
@@ -154,7 +156,7 @@ pub struct Overlay {
     /// Signalled when an upper entry is no longer busy and when a handle has been released.
     changed: Condvar,
     observer: std::sync::OnceLock<Box<dyn Observer>>,
-    /// None: nothing is watched.
+    /// Unset while lower is not watched.
     watching: std::sync::OnceLock<Watching>,
     doubts: Doubts,
     counters: Counters,
@@ -167,49 +169,49 @@ pub struct Overlay {
     shells: Shells,
     witness: Witness,
     spent: Spent,
-    /// Who reads git's HEAD.
+    /// Lets one thread at a time read git's HEAD.
     head_turns: Turns,
-    /// How many this process may have, once somebody has asked.
+    /// This process's limit on open descriptors, read when it is first needed.
     descriptors: std::sync::OnceLock<u64>,
-    /// Requests that release handles and are under way; `status` and the like wait for them (SPEC §4.1).
+    /// Requests under way that release handles; `status` and similar requests wait for them (SPEC §4.1).
     releasing: AtomicU64,
-    /// After an internal fault: why nothing is written any more (invariant 10).
+    /// After an internal fault: why all writing has stopped (invariant 10).
     fault: Mutex<Option<String>>,
     faulted: AtomicBool,
-    /// The kernel reads and writes what nobody judges by itself.
+    /// Whether the kernel reads and writes unjudged files by itself.
     passes_through: AtomicBool,
-    /// What was written in upper may itself become lower's file: until that has been refused once.
+    /// Whether an upper file may itself become lower's file; false once a rename between the two has been refused.
     raises: AtomicBool,
 }
 
-/// Everything that must agree. One lock.
+/// All state that must agree, under one lock.
 struct State {
     nodes: Nodes,
     uppers: Uppers,
     given_ids: GivenIds,
     handles: HashMap<HandleId, Arc<Handle>>,
     handle_last: u64,
-    /// What landed a moment ago.
+    /// What landed within the window (SPEC §4.6).
     windows: Windows,
     past: Past,
-    /// What fettlefs itself last knew of paths it touched.
+    /// What fettlefs last knew of each path it has touched.
     seen: HashMap<RelPath, Seen>,
-    /// What process trees last saw of paths.
+    /// What each process tree last saw of a path.
     sights: Sights,
-    /// Which changes by others have been told as events.
+    /// Which changes by others have already been recorded as events.
     heralded: Heralded,
-    /// Counts our own renames and landings below, and entries that come and go: whoever looked without the lock looks
-    /// again if it moved.
+    /// Counts our own renames and landings below, and entries that come and go. A lookup made without the lock is
+    /// repeated if this has moved.
     epoch: u64,
-    /// Nodes that were made or emptied and not written to, of which a descriptor has been closed, and who opened it: the
-    /// release that judges it follows if that was the last.
+    /// Nodes that were created or emptied but not written to, and of which a descriptor has been closed, with the pid of
+    /// the opener. If that was the last descriptor, the release that judges the node follows.
     closing: HashMap<NodeId, u32>,
-    /// The same once that release is under way. Each as often as there are such.
+    /// The same nodes once that release is under way, one element per release.
     judged_at_release: Vec<NodeId>,
     judgings: Judgings,
-    /// Entries that have left the view with a confirm whose verdict is not recorded yet.
+    /// Entries that a confirm has taken out of the view and whose verdicts are not recorded yet.
     verdicts_due: Vec<UpperId>,
-    /// Directories in which something is being changed at this moment, or which are being renamed.
+    /// Directories in which a change is being made at this moment, or which are being renamed.
     shape: Shape,
 }
 
@@ -289,25 +291,26 @@ impl Overlay {
         self.restore_windows()?;
         for id in interrupted {
             if let Err(err) = self.settle_interrupted(id) {
-                // It stays as it is, in the view and in the store. The rest must not be out of reach for it.
+                // It stays as it is, in the view and in the store. One entry must not keep everything else out of reach.
                 log::error!("hold what was being written: {err}");
             }
         }
         Ok(())
     }
 
-    /// Whether an entry has content or looks that nobody has judged. A held one tells by its hashes: its id names others.
+    /// True if an entry has content or looks that were never judged. A held one's hashes tell: they differ from what its
+    /// id names.
     fn is_interrupted(&self, row: &UpperRow) -> bool {
         let Some(held) = &row.held else { return true };
         let now = || -> Result<_> {
             let mut side = self.row_side(row)?;
             Ok((side.digest()?, side.looks(row)?.digest()))
         };
-        // Content that cannot be read is left as it is: it is told when somebody looks at it.
+        // Unreadable content is left as it is; the error surfaces when the content is looked at.
         now().is_ok_and(|now| now != (held.new, held.looks))
     }
 
-    /// Who is told when what the kernel may have cached changes. Once, when the mount stands.
+    /// Sets the observer that learns of changes to what the kernel may have cached. Called once, when the mount stands.
     pub fn observe(&self, observer: Box<dyn Observer>) {
         assert!(self.observer.set(observer).is_ok(), "a view has one observer");
     }
@@ -332,13 +335,13 @@ impl Overlay {
         self.policy.read().clone()
     }
 
-    /// Settings and rules as they are now, for [`Self::set_policy`].
+    /// Reads the present settings and rules, for [`Self::set_policy`].
     pub fn read_rules(&self, source: &RuleSource) -> std::result::Result<Policy, PolicyError> {
         self.policy().read_again(&self.lower, source)
     }
 
-    /// Rules and settings anew (SPEC §6, `reload`). They hold from here on, also when an error tells that somebody
-    /// goes on writing past them to a file that was open.
+    /// Replaces rules and settings (SPEC §6, `reload`). They hold from here on, even if the returned error says that a
+    /// program goes on writing past them to a file it had open.
     pub fn set_policy(&self, policy: Policy) -> Result<()> {
         let before = std::mem::replace(&mut *self.policy.write(), Arc::new(policy));
         self.forget_what_passes();
@@ -353,12 +356,12 @@ impl Overlay {
         self.counters.denied.load(Ordering::Relaxed)
     }
 
-    /// What the kernel has asked of this view.
+    /// The requests that the kernel has sent to this view.
     pub fn traffic(&self) -> &Traffic {
         &self.traffic
     }
 
-    /// Why nothing can be written, when nothing can.
+    /// The reason why writing has stopped, if it has.
     pub fn fault(&self) -> Option<String> {
         self.fault.lock().clone().or_else(|| self.store.halted())
     }
@@ -389,7 +392,7 @@ impl Overlay {
         }
     }
 
-    /// The content at a path is another, if nothing else stands for it.
+    /// Tells the kernel that a path shows other content, perhaps by the same node as before.
     fn tell_content_changed(&self, path: &RelPath) {
         let node = self.state.lock().nodes.at(path);
         if let Some(node) = node {
@@ -398,7 +401,7 @@ impl Overlay {
         self.tell_changed(path);
     }
 
-    /// Something else stands for a path, or looks otherwise.
+    /// Tells the kernel that something else stands for a path, or that it has other looks.
     fn tell_changed(&self, path: &RelPath) {
         let node = self.state.lock().nodes.at(path);
         if let Some(node) = node {
@@ -407,7 +410,7 @@ impl Overlay {
         self.tell(|observer| observer.shows_other(path));
         let parent = path.parent().and_then(|dir| self.state.lock().nodes.at(&dir));
         if let (Some(parent), Some(name)) = (parent, path.name()) {
-            // Its links: what is held counts in the view, and lower's events tell nothing of it.
+            // The link count: held directories count in the view, and lower's events do not mention them.
             self.forget_attributes(parent);
             self.tell(|observer| match node {
                 // A dropped entry would take the working directory from processes inside it.
@@ -431,17 +434,18 @@ impl Overlay {
         Ok(self.store.vitally(|| self.store.record(&draft))?)
     }
 
-    /// The end that a person asked for: anchors go, held changes stay.
+    /// Ends the session at a person's request: anchors go, held changes stay.
     pub fn session_ended(&self) -> Result<()> {
         let draft = EventDraft::new(EventName::SessionEnded);
         let draft = draft.with(|event| event.session = Some(self.session.clone()));
         if self.fault().is_none() {
-            // Else an intent may still need what waits under a temporary name.
+            // After a fault an intent may still need what waits under a temporary name.
             self.store.clear_up(&self.lower)?;
         }
         self.store.vitally(|| self.store.end_session(&draft))?;
         self.store.forget_uses();
-        // Asked before there is need of the room that is kept: who has the state may be waiting for that.
+        // Computed before the purge, which may use the reserved room: taking `state` then could mean waiting for a thread
+        // that waits for that room.
         let (limits, needed) = (self.policy().settings.backups, self.needed_content());
         self.store.vitally(|| self.store.purge(&limits, &needed))?;
         self.store.vitally(|| self.store.rotate_events(LOG_BYTES_MAX))?;
@@ -449,7 +453,7 @@ impl Overlay {
         Ok(self.store.vitally(|| self.store.checkpoint())?)
     }
 
-    /// Lets backups go that are past a limit, and then events that are. Others may work meanwhile.
+    /// Removes backups that are past a limit, then events that are. Other requests go on meanwhile.
     pub fn purge(&self) -> Result<usize> {
         let limits = self.policy().settings.backups;
         let gone = self.store.purge(&limits, &self.needed_content())?;
@@ -457,7 +461,7 @@ impl Overlay {
         Ok(gone)
     }
 
-    /// Purges now and then, for as long as the session lasts.
+    /// Purges from time to time, until the session ends.
     pub fn purge_until_the_end(&self) {
         while self.store.wait_for_purge() {
             if let Err(err) = self.purge() {
@@ -479,20 +483,20 @@ impl Overlay {
     }
 }
 
-/// Who does something, with a look at the program: not for FLUSH and RELEASE, and never under a lock.
+/// Identifying the program behind an action by looking at its process: not for FLUSH and RELEASE, and never under a lock.
 impl Overlay {
-    /// Who opens a file. Who then writes to it, [`witness`](files::witness) tells.
+    /// The program that opens a file. [`witness`](files::witness) finds out which one then writes to it.
     fn opener(&self, caller: &Caller) -> Writer {
         Writer { opened_by: caller.program(), session: Some(self.session_of(caller.pid)), ..caller.writer() }
     }
 
-    /// Who asks by a request, and waits for the answer: of a run, or a person outside.
+    /// The process that sends a request and waits for the answer: part of a run, or a person outside.
     pub fn asker(&self, pid: u32, uid: u32) -> Writer {
         let session = self.runs.of(pid).map_or_else(|| self.session.clone(), |run| run.session);
         Writer { pid, uid, session: Some(session), ..Writer::default() }
     }
 
-    /// Who makes, renames or removes something by name.
+    /// The program that makes, renames or removes a name.
     fn doer(&self, caller: &Caller) -> Writer {
         Writer { written_by: caller.program(), session: Some(self.session_of(caller.pid)), ..caller.writer() }
     }
@@ -522,16 +526,17 @@ impl State {
 }
 
 impl Caller {
-    /// The kernel itself, for nobody in particular.
+    /// The kernel itself, not on behalf of any process.
     const KERNEL: Self = Self { pid: 0, uid: 0, gid: 0, umask: 0 };
 
-    /// Who this is, without a look at the process: in the middle of an `execve` that would wait for us, and we for it.
+    /// Identifies the caller without looking at its process. In the middle of an `execve` that look would wait for the
+    /// process while the process waits for us.
     fn writer(&self) -> Writer {
         Writer { pid: self.pid, uid: self.uid, ..Writer::default() }
     }
 
-    /// A look at the process. Only while it asks for something by name, or off the request path; and never under a lock:
-    /// see [`crate::sys::process`].
+    /// Looks at the process. Allowed only while it waits for an operation on a name, or off the request path, and never
+    /// under a lock: see [`crate::sys::process`].
     fn program(&self) -> Option<Program> {
         let program = process::Program::of(self.pid)?;
         Some(Program {

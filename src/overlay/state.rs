@@ -1,12 +1,12 @@
 //! What there is, and what is known of it: the parts of [`State`](super::State), and how a path is looked up in them.
 //!
-//! - [`nodes`]: inodes and their names; [`lost_names`]: which of several a node has lost below
+//! - [`nodes`]: inodes and their names; [`lost_names`]: names that a node has lost below
 //! - [`uppers`]: what upper has
-//! - [`lookup`]: what stands at a path, by both
-//! - [`past`]: what paths had when the session began, and where that is now; [`anchors`]: what the view asks of it
+//! - [`lookup`]: what stands at a path, from lower and upper together
+//! - [`past`]: what paths had when the session began, and where that is now; [`anchors`]: what the view asks about it
 //! - [`windows`]: what a path had before the first of several short writes
 //! - [`recent`]: what was known of paths a moment ago, kept true over our own renames
-//! - [`rules`]: what is to become of a path; [`limits`]: what may be taken
+//! - [`rules`]: how a path is to be treated; [`limits`]: how much programs may take
 
 mod anchors;
 pub(super) mod limits;

@@ -1,5 +1,5 @@
-//! What the kernel has asked for, and how often: each request is a wake-up or two, so this is what speed is made of, and
-//! what no busy machine changes.
+//! What the kernel has asked for, and how often. Each request costs a wake-up or two, so these counts stand for speed,
+//! and do not depend on how busy the machine is.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 pub struct Traffic {
     /// By the name of the request. The lock is a leaf, taken for a moment.
     counts: Mutex<BTreeMap<&'static str, u64>>,
-    /// Of who has asked for rings: why they are not had, where they are not.
+    /// Set once rings were asked for: why they are not in use, if they are not.
     rings: OnceLock<Result<(), String>>,
 }
 
@@ -19,12 +19,12 @@ impl Traffic {
         *self.counts.lock().entry(request).or_default() += 1;
     }
 
-    /// Requests come by the kernel's rings, which were asked for, or why they do not. To be said once.
+    /// Requests come by the kernel's rings, which were asked for, or why they do not. To be called once.
     pub fn tried_rings(&self, tried: Result<(), String>) {
         self.rings.set(tried).unwrap_or(());
     }
 
-    /// None where nobody has asked for rings.
+    /// `None` if rings were not asked for.
     pub fn rings(&self) -> Option<&Result<(), String>> {
         self.rings.get()
     }

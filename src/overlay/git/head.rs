@@ -1,5 +1,5 @@
 //! Which held content is in git's HEAD already: commits are the agent's to make, and a commit can carry what the project
-//! does not have yet (SPEC §8). Only told, never decided by.
+//! does not have yet (SPEC §8). This is only shown, and nothing is decided by it.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::AsFd;
@@ -15,7 +15,7 @@ use crate::store::{UpperId, UpperRow, What};
 /// HEAD's directories, each of them read once.
 struct Head<'a> {
     repository: &'a gix::Repository,
-    /// None where one cannot be read.
+    /// `None` for one that cannot be read.
     dirs: HashMap<RelPath, Option<Names>>,
 }
 
@@ -27,11 +27,11 @@ struct Entry {
     is_dir: bool,
 }
 
-/// What HEAD has at a path; none where the directory cannot be read.
+/// What HEAD has at a path; the outer `None` if the directory cannot be read.
 type At = Option<Option<Entry>>;
 
 impl Overlay {
-    /// The entries of `rows` whose content HEAD has at their path. None where there is no repository, no commit, or one
+    /// The entries of `rows` whose content HEAD has at their path. Empty if there is no repository, no commit, or one
     /// that cannot be read in time: the mark is for people, and its absence promises nothing.
     pub fn in_head<'a>(&self, rows: impl IntoIterator<Item = &'a UpperRow>) -> HashSet<UpperId> {
         let rows: Vec<&UpperRow> = rows.into_iter().collect();
@@ -61,7 +61,7 @@ impl Overlay {
         }
     }
 
-    /// What git would call what is held. None where it would not have it as content, or that is too large to ask.
+    /// The git object id of the held content. `None` if git would not store it as content, or if it is too large to hash.
     fn blob_of(&self, row: &UpperRow, kind: gix::hash::Kind) -> Option<ObjectId> {
         let held = &row.held.as_ref()?.id;
         if let Some((id, blob)) = self.state.lock().uppers.get(row.id)?.blob.clone()
@@ -83,7 +83,7 @@ impl<'a> Head<'a> {
         Ok(Self { repository, dirs })
     }
 
-    /// The path is no root.
+    /// The path must not be the root.
     fn entry(&mut self, path: &RelPath) -> At {
         let (dir, name) = (path.parent()?, path.name()?);
         Some(self.names(&dir)?.get(name.as_bytes()).copied())

@@ -1,9 +1,9 @@
-//! A project's repository, read in process. It is what programs in the view have made of it: nothing in it is ever run, and
-//! nobody waits for it longer than [`TIME_MAX`].
+//! A project's repository, read in process. Its contents are what programs in the view have made of them: nothing in it
+//! is ever run, and no caller waits longer than [`TIME_MAX`] for a reading of it.
 //!
-//! gix opens by name what git makes as files, reads it to the end, and waits where that is a FIFO. So those are looked at
-//! first; who puts something else there after the look is not kept from it. Objects are not looked at: of them gix maps
-//! what is there, and waits at worst.
+//! gix opens by name what git makes as files, reads it to the end, and blocks if it is a FIFO. So those files are checked
+//! first, which does not stop anyone from putting something else there after the check. Objects are not checked: gix maps
+//! them, and waits at worst.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -22,16 +22,16 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::sys::thread;
 
-/// So long somebody waits for it. All trees of 100 000 files take less, in a debug build too.
+/// How long a caller waits for a reading. All trees of 100 000 files take less, even in a debug build.
 const TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Trees of directories with a million names fit.
+/// Enough for trees of directories with a million names.
 const OBJECT_MAX: &str = "gitoxide.objects.allocLimit=67108864";
 
-/// Refs, paths and settings. git takes no more of a path either.
+/// For refs, paths and settings. git takes no more of a path either.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// A million refs fit.
+/// Enough for a million refs.
 const PACKED_REFS_BYTES_MAX: u64 = 64 << 20;
 
 /// gix follows fewer.
@@ -50,7 +50,8 @@ pub(super) fn unread(why: impl std::fmt::Display) -> Unread {
     Unread::For(why.to_string())
 }
 
-/// Without the user's or the machine's git settings. No object of it takes all memory. To be called within a [`Reading`].
+/// Opens it without the user's or the machine's git settings, and so that no object can take all memory. Must be called
+/// within a [`Reading`].
 pub(super) fn open(root: BorrowedFd<'_>) -> Result<gix::Repository, Unread> {
     // Through the descriptor: the path itself may lead into the mount.
     let dot_git = PathBuf::from(format!("/proc/self/fd/{}/.git", root.as_raw_fd()));
@@ -59,7 +60,7 @@ pub(super) fn open(root: BorrowedFd<'_>) -> Result<gix::Repository, Unread> {
     gix::open_opts(dot_git, options).map_err(unread)
 }
 
-/// A repository that is being read by a thread of its own. Where gix waits for ever or panics, nobody else does.
+/// A repository that is being read by a thread of its own. If gix waits for ever or panics, only that thread does.
 pub(super) struct Reading<T> {
     told: Receiver<Result<T, Unread>>,
     until: Instant,
@@ -82,7 +83,7 @@ impl<T: Send + 'static> Reading<T> {
     }
 }
 
-/// Lets one read at a time, so that a repository that keeps a reader keeps that one alone.
+/// Lets one thread read at a time, so that a repository that blocks a reader blocks only that one.
 #[derive(Clone, Default)]
 pub(in crate::overlay) struct Turns {
     turn: Arc<(Mutex<Option<Instant>>, Condvar)>,
@@ -92,7 +93,7 @@ pub(in crate::overlay) struct Turns {
 struct Turn(Turns);
 
 impl Turns {
-    /// Where somebody's reading is stuck, nobody else's begins.
+    /// While one reading is stuck, no other begins.
     pub(super) fn in_time<T: Send + 'static>(
         &self,
         read: impl FnOnce() -> Result<T, Unread> + Send + 'static,
@@ -105,7 +106,7 @@ impl Turns {
         reading?.end()
     }
 
-    /// None where the one whose turn it is takes too long.
+    /// `None` if the reader whose turn it is takes too long.
     fn next(&self) -> Option<Turn> {
         let (begun, over) = &*self.turn;
         let mut begun = begun.lock();
@@ -128,7 +129,7 @@ impl Drop for Turn {
     }
 }
 
-/// Whether all that gix reads whole is a file of a bearable size, or not there.
+/// Checks that all that gix reads whole is a file of a bearable size, or not there.
 fn check_files(dot_git: &Path) -> Result<(), Unread> {
     let git_dir = match dot_git.metadata().map_err(unread)?.is_dir() {
         true => dot_git.to_owned(),
@@ -150,7 +151,7 @@ fn check_files(dot_git: &Path) -> Result<(), Unread> {
     check_alternates(&common_dir.join("objects"))
 }
 
-/// The refs that lead from HEAD to a commit, wherever they are kept.
+/// Checks the refs that lead from HEAD to a commit, wherever they are kept.
 fn check_refs(git_dir: &Path, common_dir: &Path) -> Result<(), Unread> {
     let mut name = symbolic(&git_dir.join("HEAD"));
     for _ in 0..REFS_IN_A_ROW_MAX {
@@ -167,15 +168,15 @@ fn check_refs(git_dir: &Path, common_dir: &Path) -> Result<(), Unread> {
     Err(unread("its refs lead on and on"))
 }
 
-/// The ref that a ref leads to. None where it leads to an object, or cannot be read: gix says that better.
+/// The ref that a ref leads to. `None` if it leads to an object, or cannot be read: gix reports that better.
 fn symbolic(file: &Path) -> Option<PathBuf> {
     let content = std::fs::read(file).ok()?;
-    // Which kind of hash does not matter to what has none.
+    // A ref that leads to a ref has no hash, so the kind of hash does not matter.
     let read = Reference::try_from_path("HEAD".try_into().ok()?, &content, gix::hash::Kind::Sha1).ok()?;
     Some(PathBuf::from(OsStr::from_bytes(read.target.try_name()?.as_bstr().as_bytes())))
 }
 
-/// Where objects are beside the repository's own, and beside those.
+/// Checks where objects are kept besides the repository's own, and besides those.
 fn check_alternates(objects: &Path) -> Result<(), Unread> {
     let (mut known, mut left) = (HashSet::new(), vec![objects.to_owned()]);
     while let Some(dir) = left.pop() {
@@ -194,7 +195,7 @@ fn check_alternates(objects: &Path) -> Result<(), Unread> {
 fn check(file: &Path, bytes_max: u64) -> Result<(), Unread> {
     let what = || format!("`{}`", file.strip_prefix("/proc/self/fd").map_or(file, without_first).display());
     match file.metadata() {
-        // A directory is not read, and one without a ref is in nobody's way.
+        // A directory is not read, and one in the place of a ref does no harm.
         Ok(meta) if meta.is_dir() || meta.is_file() && meta.len() <= bytes_max => Ok(()),
         Ok(meta) if meta.is_file() => Err(unread(format!("{} is larger than {bytes_max} bytes", what()))),
         Ok(_) => Err(unread(format!("{} is no regular file", what()))),

@@ -1,8 +1,10 @@
-//! What git tracks, by its index and by HEAD: who has taken something out of the index alone has it reviewed still (SPEC §6).
+//! What git tracks, by its index and by HEAD: removing something from the index alone does not take it out of review
+//! (SPEC §6).
 //!
-//! Decides what passes, so whatever cannot be read counts as tracked. Of HEAD no more is read than the trees that the index
-//! does not have just so: none, mostly. And it is read once, before the view covers the project: gix looks at the paths of
-//! what it opens, which lead into the view then, where a request may wait for who asks.
+//! This decides what passes, so whatever cannot be read counts as tracked. Of HEAD only those trees are read that the
+//! index does not have in the same form: mostly none. And it is read once, before the view covers the project: gix
+//! resolves the paths of what it opens, which would lead into the view then, where a request may wait for the thread that
+//! made it.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,18 +19,18 @@ use crate::sys::tree::Tree;
 
 const INDEX_BYTES_MAX: u64 = 1 << 30;
 
-/// A line with the name of a ref.
+/// Enough for a line with the name of a ref.
 const REF_BYTES_MAX: u64 = 4096;
 
-/// Trees that are made for it have more names than fit into memory.
+/// Trees that are made for the purpose can have more names than fit into memory.
 const ENTRIES_MAX: usize = 2_000_000;
 
 pub struct Tracked {
     /// Where something was tracked at the mount, or by the index at a reload since.
     known: TrackedSet,
-    /// Why there may be more by HEAD: until the next mount.
+    /// Why HEAD may have more, until the next mount.
     head: Option<Unknown>,
-    /// Why there may be more by the index: until the next reload.
+    /// Why the index may have more, until the next reload.
     index: Option<Unknown>,
 }
 
@@ -51,12 +53,12 @@ pub enum Unknown {
 pub struct TrackedReading {
     index: TrackedSet,
     index_unread: Option<Unknown>,
-    /// None where HEAD has nothing.
+    /// `None` if HEAD has nothing.
     head: Result<Option<Reading<Vec<RelPath>>>, Unknown>,
 }
 
 impl TrackedReading {
-    /// To be begun, and ended, before anything covers the project.
+    /// Must be begun, and ended, before anything covers the project.
     pub fn begin(lower: &Tree) -> Result<Self, PolicyError> {
         let (index, index_unread) = or_default(read_index(lower)?);
         let head = begin_to_read_head(lower, index.trees);
@@ -71,18 +73,18 @@ impl TrackedReading {
 }
 
 impl Tracked {
-    /// What was tracked counts until the next mount, and so does what is not known of HEAD.
+    /// What was tracked counts until the next mount, and so does what could not be read of HEAD.
     pub fn at_reload(&self, lower: &Tree) -> Result<Self, PolicyError> {
         let (index, index_unread) = or_default(read_index(lower)?);
         Ok(Self { known: index.tracked.and(&self.known), head: self.head.clone(), index: index_unread })
     }
 
-    /// Nothing is known.
+    /// The state in which nothing is known.
     pub fn unknown() -> Self {
         Self { known: TrackedSet::default(), head: None, index: Some(Unknown::NoRepository) }
     }
 
-    /// Whether git tracks nothing at `dir` and below, for certain.
+    /// True if git certainly tracks nothing at `dir` and below.
     pub fn is_none_within(&self, dir: &RelPath) -> bool {
         self.why_unknown().is_none() && !self.known.any_within(dir)
     }
@@ -108,8 +110,8 @@ fn read_index(lower: &Tree) -> Result<Result<Index, Unknown>, PolicyError> {
     })
 }
 
-/// Whether nobody has committed anything: HEAD is a branch, and there is nothing of what a repository keeps once it has a
-/// commit. What cannot be told counts as there.
+/// True if nothing has been committed yet: HEAD is a branch, and there is nothing of what a repository keeps once it has
+/// a commit. What cannot be determined counts as there.
 fn is_unborn(lower: &Tree) -> bool {
     let head = read_below(lower, ".git/HEAD", REF_BYTES_MAX).ok().flatten();
     let heads = RelPath::parse(b".git/refs/heads").expect("a path");
@@ -120,7 +122,7 @@ fn is_unborn(lower: &Tree) -> bool {
         && !is_there(lower, ".git/packed-refs")
 }
 
-/// Where HEAD tracks something, but for the directories that the index has just as HEAD does.
+/// Begins to read where HEAD tracks something, except for directories that the index has in the same form as HEAD.
 fn begin_to_read_head(lower: &Tree, trees: IndexTrees) -> Result<Option<Reading<Vec<RelPath>>>, Unknown> {
     match lower.stat(&RelPath::parse(b".git").expect("a path")) {
         Ok(None) => return Ok(None),

@@ -1,8 +1,9 @@
-//! Asking the user's permission programs of a change that was judged, before it is acted on (SPEC §7 "hook").
+//! Asking the user's permission programs about a judged change, before it is acted on (SPEC §7 "hook").
 //!
-//! They are asked of everything that is judged, also of what waits for review already: that they may deny. They are not
-//! asked of what they do themselves, which waits for review, nor of what nobody judges. No lock is held meanwhile, but the
-//! claim on the entry is: whoever wants to judge, rename or review that very entry waits for the answer too.
+//! They are asked about everything that is judged, including what already waits for review: they may deny that. They are
+//! not asked about what they do themselves, which waits for review, nor about what is not judged. No lock is held
+//! meanwhile, but the claim on the entry is: another thread that wants to judge, rename or review that entry waits for
+//! the answer, too.
 
 use std::sync::atomic::Ordering;
 
@@ -26,7 +27,7 @@ impl Overlay {
         if policy.hooks.is_empty() || self.is_beyond_hooks(comparison, actor) {
             return Answer::Land;
         }
-        // Asked again, it could do so again, and nobody would ever come to judge it.
+        // Asked again, the program could write again, and the change would never settle.
         if job.because.contains(&Reason::Hook) || self.is_hooks_own(actor) {
             return Answer::Hold("a permission program did this itself".to_owned());
         }
@@ -37,15 +38,16 @@ impl Overlay {
         }
     }
 
-    /// Asks of the removal of something that waits for review or is being written, before it goes: afterwards it could not
-    /// be brought back. `Error::Denied`, and nothing done, when they refuse; else what they said counts when it is judged.
+    /// Asks, before it happens, about the removal of something that waits for review or is being written: afterwards it
+    /// could not be brought back. Returns `Error::Denied`, with nothing done, if they refuse; otherwise their answer
+    /// counts when the removal is judged.
     pub(in crate::overlay) fn ask_ahead_of_deletion(&self, row: &UpperRow, caller: &Caller) -> Result<()> {
         let Some(by) = self.asked_for(caller) else { return Ok(()) };
         let row = UpperRow { what: What::Whiteout, base: row.base.of_one_name(), ..row.clone() };
         self.ask_ahead(row, None, &by, || Ok(Side::default()))
     }
 
-    /// The same for a rename of such a thing, or over one.
+    /// The same for a rename of such a file, or over one.
     pub(in crate::overlay) fn ask_ahead_of_rename(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
         let Some(by) = self.asked_for(caller) else { return Ok(()) };
         let row_of = |id| self.state.lock().uppers.get(id).map(|upper| upper.row.clone());
@@ -72,14 +74,15 @@ impl Overlay {
         })
     }
 
-    /// The same for new content of a file that is about to be written.
+    /// The same for new content of a file, before it is written.
     pub(in crate::overlay) fn ask_ahead_of_rewrite(&self, path: &RelPath, new: &[u8], caller: &Caller) -> Result<()> {
         let Some(by) = self.asked_for(caller) else { return Ok(()) };
         let (row, new) = self.rewritten(path, new)?;
         self.ask_ahead(row, None, &by, || Ok(new))
     }
 
-    /// What becomes of new content of a file, as far as the contents tell. None where nobody can say.
+    /// Compares new content of a file with what the file has, without acting on it. `None` if what it would be judged
+    /// against is gone.
     pub(in crate::overlay) fn compare_rewrite(
         &self,
         path: &RelPath,
@@ -123,7 +126,7 @@ impl Overlay {
         let _judging = self.judging(job.row.path().clone(), by.pid);
         let mut comparison = match self.compare_ahead(&job, by, new) {
             Ok(Some(comparison)) => comparison,
-            // They are asked again when it is judged, which cannot deny it, and holds it.
+            // They are asked again when it is judged. A denial then comes too late to refuse it, and holds it.
             Ok(None) => return Ok(()),
             Err(err) => {
                 log::warn!("ask of {} ahead: {err}", job.row.path());
@@ -143,7 +146,7 @@ impl Overlay {
         }
     }
 
-    /// None where what it is to be judged against is gone.
+    /// `None` if what the change is to be judged against is gone.
     fn compare_ahead(&self, job: &Job, by: &Writer, new: impl FnOnce() -> Result<Side>) -> Result<Option<Comparison>> {
         let present = self.present_side(job.row.path())?;
         match self.old_side(job, &present)? {
@@ -152,24 +155,24 @@ impl Overlay {
         }
     }
 
-    /// Who asks for something, where anybody is to be asked of it.
+    /// The caller as a writer, if there are permission programs and it is none of them.
     fn asked_for(&self, caller: &Caller) -> Option<Writer> {
         let by = (!self.policy().hooks.is_empty()).then(|| self.writer(caller))?;
         (!self.is_hooks_own(&by)).then_some(by)
     }
 
-    /// Whether a process is one that was asked, or that such a one has started: it must not wait for its own answer.
+    /// True if a process is a permission program being asked, or was started by one: it must not wait for its own answer.
     pub fn is_asked(&self, pid: u32) -> bool {
         self.hooks.is_own(pid)
     }
 
-    /// A program that was asked, or what it started. None runs where none is set.
+    /// True if the writer is a permission program being asked, or was started by one. With no programs set none runs.
     pub(in crate::overlay) fn is_hooks_own(&self, by: &Writer) -> bool {
         by.pid != 0 && self.hooks.is_own(by.pid)
     }
 
-    /// Who asks for attributes waits a moment for a judging that is about to change them. Not for one that may take as long
-    /// as a person.
+    /// A request for attributes waits a moment for a judging that is about to change them. It must not wait for one that
+    /// may take as long as a person does.
     fn let_others_go(&self, path: &RelPath) {
         let mut state = self.state.lock();
         let Some(node) = state.nodes.at(path) else { return };
@@ -179,7 +182,7 @@ impl Overlay {
         self.changed.notify_all();
     }
 
-    /// What is held whatever anybody says, and what nobody judges.
+    /// True for what is held whatever they answer, and for what is not judged.
     fn is_beyond_hooks(&self, comparison: &Comparison, actor: &Writer) -> bool {
         let kind = comparison.new.kind.or(comparison.old.kind).unwrap_or(FileKind::Regular);
         let action = self.action_on_content(&comparison.path, kind, actor);
@@ -213,7 +216,7 @@ impl Overlay {
     }
 }
 
-/// Empty where one side is too large to be compared.
+/// Empty if one side is too large to be compared.
 fn diff(comparison: &Comparison, old: &Side, new: &Side) -> Vec<u8> {
     let is_known = |side: &Side| !side.exists() || side.bytes.is_some();
     if !is_known(old) || !is_known(new) {

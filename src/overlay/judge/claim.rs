@@ -1,7 +1,7 @@
-//! The claim on an upper entry: nobody else judges, renames or takes it away until it is dropped.
+//! The claim on an upper entry: until it is dropped, no other thread judges, renames or removes the entry.
 //!
-//! No lock is held while contents are read and compared. Who judges works on a copy, the [`Job`], and acts only if nobody has
-//! written to, renamed or removed the entry since that was made.
+//! No lock is held while contents are read and compared. The judging thread works on a copy, the [`Job`], and acts only
+//! if the entry has not been written to, renamed or removed since the copy was made.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::overlay::files::handles::{Handle, OpenFile};
 use crate::overlay::{Error, Overlay, Result, State};
 use crate::store::{UpperId, UpperRow};
 
-/// An entry taken for judging. Nobody else touches it until the job is given back.
+/// An entry taken for judging. No other thread touches it until the job is given back.
 pub(in crate::overlay) struct Job {
     pub row: UpperRow,
     pub open: Option<Arc<OpenFile>>,
@@ -20,19 +20,19 @@ pub(in crate::overlay) struct Job {
     pub synced: bool,
     pub moved_on: bool,
     pub takes_along: Option<(RelPath, Stamp)>,
-    /// What it takes along is itself what lands: no upper entry has its content.
+    /// What lands is itself the file that it takes along: no upper entry has its content.
     pub takes_place: bool,
-    /// Reasons to hold it that its content does not tell: those of the occasion, and what the entry has had since before.
+    /// Reasons to hold it that its content does not show: the occasion's, and those the entry already had.
     pub because: Vec<Reason>,
-    /// Whether it has been judged a moment ago, and did not land for what somebody did below at that very moment.
+    /// It was judged a moment ago and did not land, because of a change below at that very moment.
     pub is_crossed: bool,
     pub denial: Denial,
-    /// What wrote it, where that is judged at a close or at the last release.
+    /// The handle it was written through, if it is judged at a close or at the last release.
     pub through: Option<Arc<Handle>>,
 }
 
 impl Job {
-    /// What would be judged if a row came to be.
+    /// The job for a row that does not exist yet, to ask what its verdict would be.
     pub fn to_come(row: UpperRow, takes_along: Option<(RelPath, Stamp)>) -> Self {
         let Occasion { because, denial, through } = Occasion::told();
         let (open, version, synced, moved_on, takes_place, is_crossed) = (None, 0, false, false, false, false);
@@ -40,7 +40,7 @@ impl Job {
     }
 }
 
-/// An entry that is being judged. Given back however the judging ends: others wait for it.
+/// An entry that is being judged. It is given back however the judging ends, because other threads wait for it.
 pub(in crate::overlay) struct Claim<'a> {
     pub overlay: &'a Overlay,
     pub id: UpperId,
@@ -52,7 +52,7 @@ impl Drop for Claim<'_> {
         let mut state = self.overlay.state.lock();
         if let Some(upper) = state.uppers.get_mut(self.id) {
             upper.busy = false;
-            // An error judged nothing: it is still what it was.
+            // After an error it is as unjudged as before.
             upper.dirty |= !self.judged;
         }
         self.overlay.changed.notify_all();
@@ -60,14 +60,14 @@ impl Drop for Claim<'_> {
 }
 
 impl Overlay {
-    /// Once nobody else judges it. None where there is nothing to judge any more.
+    /// Waits until no other thread judges the entry, and takes it. `None` if there is nothing left to judge.
     pub(super) fn take_job(&self, id: UpperId, occasion: &Occasion, is_crossed: bool) -> Option<Job> {
         let mut state = self.state.lock();
         while state.uppers.get(id)?.busy {
             state.uppers.get_mut(id)?.awaited += 1;
             self.changed.wait(&mut state);
             let upper = state.uppers.get_mut(id)?;
-            // It may have gone meanwhile and have come again, with nobody counted.
+            // The entry may have gone and come back meanwhile, with a count of zero.
             upper.awaited = upper.awaited.saturating_sub(1);
         }
         if state.uppers.get(id)?.row.what.is_structure() {
@@ -97,7 +97,7 @@ impl Overlay {
         })
     }
 
-    /// An entry that nobody is judging, kept from being judged until the claim is dropped; `ESTALE` when it is gone.
+    /// Waits until the entry is not being judged and keeps it so until the claim is dropped; `ESTALE` if it is gone.
     pub(in crate::overlay) fn claim(&self, id: UpperId) -> Result<(UpperRow, Claim<'_>)> {
         let mut state = self.state.lock();
         while state.uppers.get(id).is_some_and(|upper| upper.busy) {
@@ -116,7 +116,7 @@ impl Overlay {
         self.state.lock().uppers.get(job.row.id).is_some_and(|upper| upper.row.names != job.row.names)
     }
 
-    /// Nobody wrote to, renamed or removed the entry since it was taken.
+    /// True if the entry has not been written to, renamed or removed since the job was taken.
     pub(super) fn is_untouched(&self, state: &State, job: &Job) -> bool {
         if job.takes_place {
             return state.are_below(job);
@@ -127,8 +127,8 @@ impl Overlay {
 }
 
 impl State {
-    /// Nobody wrote to an entry since it was taken: neither through what was open then, nor through what was opened
-    /// since.
+    /// True if the entry has not been written to since it was taken, neither through the file that was open then nor
+    /// through one that was opened since.
     pub(in crate::overlay) fn is_still(
         &self,
         id: UpperId,

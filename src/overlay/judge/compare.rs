@@ -1,5 +1,5 @@
-//! Comparing: what a change is judged against, and every reason to hold it. Nothing of lower or upper changes by it; what
-//! is known of a path may: a window ends, what somebody else has left there is what it begins with anew.
+//! Comparing: what a change is judged against, and every reason to hold it. Nothing of lower or upper changes here, but
+//! what is known of a path may: a window ends, or what someone else has left there becomes the content to begin with.
 
 use super::claim::Job;
 use super::side::Side;
@@ -16,7 +16,7 @@ use crate::sys::file::{FileKind, Meta};
 /// What a change is judged against.
 pub(in crate::overlay) enum Old {
     Known(Box<Side>),
-    /// Somebody changed it below while it was being written, and what it was is gone.
+    /// It was changed below while it was being written, and the content from before is gone.
     Lost,
 }
 
@@ -48,12 +48,12 @@ impl Overlay {
         let row = &job.row;
         let mode = present.mode;
         if present.kind == Some(FileKind::Directory) {
-            // It is hidden, and something else took its place: there is no content to be judged against.
+            // The directory is hidden and something else took its place: it has no content to judge against.
             return self.present_side(row.path()).map(Old::known);
         }
         if row.held.is_some() {
             return match (row.base.below, row.base.content) {
-                // It may have left what it was based on, for a path that had something else.
+                // It may have been renamed away from what it was based on, to a path that had something else.
                 (Below::Nothing, None) => self.anchor_side(row.path()),
                 (_, content) => self.kept_side(content, mode),
             };
@@ -78,7 +78,7 @@ impl Overlay {
         }
     }
 
-    /// What cannot be read any more is lost, and what was written is held: its writer is not stopped (SPEC §5).
+    /// Content that can no longer be read counts as lost: the new content is held, its writer not stopped (SPEC §5).
     pub(super) fn kept_side(&self, kept: Option<Kept>, mode: u32) -> Result<Old> {
         let Some(kept) = kept else { return Ok(Old::known(Side::default())) };
         self.read_kept(kept, mode).or_else(|err| {
@@ -95,13 +95,13 @@ impl Overlay {
         Ok(Old::known(Side::of_large_kept(file, kept, mode).doing(|| "read kept content".to_owned())?))
     }
 
-    /// What used to be at a free path in this session: making it anew is a modification of that (SPEC §4.3).
+    /// What a free path had earlier in this session: creating it again is a modification of that (SPEC §4.3).
     fn anchor_side(&self, path: &RelPath) -> Result<Old> {
         match self.anchor_of(path)? {
             Some(AnchorState::Content(kept)) => self.kept_side(Some(kept), 0o644),
             Some(AnchorState::Moved { to, stamp }) => {
                 let side = self.present_side(&to)?;
-                // The inode tells, and not its times, which anybody sets: a touch must not make the old name new.
+                // The inode tells, not its times, which any program can set: a touch must not make the old name new.
                 let same = |meta: Meta| self.births.may_be_one(stamp.key(), meta.key());
                 Ok(if side.meta.is_some_and(same) { Old::known(side) } else { Old::Lost })
             }
@@ -109,8 +109,8 @@ impl Overlay {
         }
     }
 
-    /// What is written through one name of an inode of lower shows under all: each of them has its say. One that cannot be
-    /// looked for is taken to be gated.
+    /// A write through one name of a lower inode shows under all its names, so the rules for each of them apply. If the
+    /// other names cannot be looked up, one is taken to be gated.
     fn gated_by_other_name(&self, job: &Job, comparison: &Comparison, by: &Writer) -> Option<HoldSource> {
         let meta = comparison.present.meta.filter(|meta| meta.links > 1 && job.row.base.is_shared())?;
         let source = std::cell::Cell::new(None);
@@ -131,9 +131,9 @@ impl Overlay {
         }
     }
 
-    /// What each further name has to say. Rules may be younger than the names. What a change is based on is what its first
-    /// name had, and it may have left that: then what used to be under a name that is made when it lands has its say, too
-    /// (SPEC §4.3).
+    /// Adds the reasons that each further name brings; rules may be younger than the names. The base of a change is what
+    /// its first name had, and the change may have left that name. So what used to be under a name that the landing makes
+    /// counts, too (SPEC §4.3).
     fn judge_further_names(&self, job: &Job, comparison: &mut Comparison, kind: FileKind, by: &Writer) -> Result<()> {
         let thresholds = self.policy().settings.thresholds;
         for name in job.row.further_names() {
@@ -157,7 +157,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// Whether what passes by its own name shows under a judged one as well. What cannot be looked for is taken to be there.
+    /// True if a file that passes by its own name also has a judged one. If that is unknown, it counts as judged.
     fn is_judged_by_other_name(&self, job: &Job, comparison: &Comparison) -> bool {
         let Some(meta) = comparison.present.meta.filter(|_| job.row.base.is_shared()) else { return false };
         self.has_judged_name(&meta).unwrap_or_else(|err| {
@@ -166,8 +166,8 @@ impl Overlay {
         })
     }
 
-    /// Whether it is where a directory used to be, which had no content to be judged against. What cannot be looked for is
-    /// taken to have been there.
+    /// True if the path used to be a directory, which had no content to judge against. If that is unknown, it counts as
+    /// one.
     fn stands_for_dir(&self, comparison: &Comparison) -> bool {
         let is_new = comparison.new.exists() && !comparison.old.exists();
         is_new
@@ -201,13 +201,14 @@ impl Overlay {
             present,
         };
         if let Some(held) = &job.row.held {
-            // A change keeps why it was held, but for its size, which is judged anew (SPEC §4.7).
+            // A change keeps the reasons it was held for, except size, which is judged anew (SPEC §4.7).
             comparison.reasons.extend(held.reasons.iter().copied().filter(|reason| *reason != Reason::Size));
             if job.row.base.below == Below::Nothing {
-                // Held for the directory it was in, which is asked anew.
+                // This reason came from the directory it was in, and is looked at anew below.
                 comparison.reasons.retain(|reason| *reason != Reason::Parent);
             }
-            // However small it has become, it would take away what somebody else has put there since (SPEC §9).
+            // However small the change is by now, landing it would take away what someone else has put there since
+            // (SPEC §9).
             if !self.is_as_based(&job.row, &mut comparison.present)? {
                 comparison.add(Reason::External);
             }
@@ -220,7 +221,7 @@ impl Overlay {
         self.judge_further_names(job, &mut comparison, kind, by)?;
         match self.action_on_content(&comparison.path, kind, by) {
             Action::Hold(source) => comparison.add(source.reason()),
-            // Renamed to where nobody judges while it was open: it has nothing to wait for.
+            // It was renamed, while open, to where nothing is judged: it has nothing to wait for.
             Action::Pass if !self.is_judged_by_other_name(job, &comparison) => return Ok(comparison),
             action @ (Action::Auto | Action::Pass | Action::GitConfig | Action::Deny | Action::Freeze) => {
                 let source = self.gated_by_other_name(job, &comparison, by);
@@ -239,7 +240,7 @@ impl Overlay {
             match tier::judge(&facts, &policy.settings.thresholds) {
                 Verdict::Hold(reason) => comparison.add(reason),
                 Verdict::Land(note) => comparison.note = note,
-                // Back to what it was judged against; lower has something else by now, which is a small step back.
+                // Back to what it is judged against. Lower has something else by now, so landing it is a small step back.
                 Verdict::Unchanged => {}
             }
         }
@@ -254,12 +255,12 @@ impl Comparison {
         }
     }
 
-    /// Lets go of the file below: nobody has it open but who writes it in place.
+    /// Closes lower's file: a rewrite in place needs it to itself.
     pub(super) fn close_below(&mut self) {
         (self.old.file, self.present.file) = (None, None);
     }
 
-    /// Whether a rule has the path reviewed, whatever its content.
+    /// True if a rule has the path reviewed, whatever its content.
     pub(super) fn is_gated(&self) -> bool {
         self.reasons.iter().any(|reason| matches!(reason, Reason::Sensitive | Reason::Rule))
     }
@@ -277,14 +278,14 @@ impl Comparison {
         self
     }
 
-    /// Whether git could run a program that this names, which shows at `config`. What is too large to be read here is read
-    /// by git all the same.
+    /// True if git could run a program that the new content names, which shows at `config`. Content too large to be read
+    /// here counts as such: git reads it all the same.
     fn is_risky_git_config(&self, config: &RelPath) -> bool {
         let is_unread = self.new.exists() && self.new.bytes.is_none();
         is_unread || risky_git_config_change(config, self.old.text(), self.new.text()).is_some()
     }
 
-    /// One kind of thing in the place of another, and symlinks that lead out, are always reviewed (SPEC §4.5).
+    /// A different kind of file in the place of another, and symlinks that lead out, are always reviewed (SPEC §4.5).
     fn add_type_reasons(&mut self) {
         if self.old.exists() && self.new.exists() && self.old.kind != self.new.kind {
             self.add(Reason::Type);
@@ -307,7 +308,7 @@ impl Comparison {
         }
     }
 
-    /// What it does to lower, which may have what landed a moment ago where nothing was before.
+    /// What the change does to lower. Where nothing was before, lower may already have what landed a moment ago.
     pub fn kind(&self) -> ChangeKind {
         let landed = || self.present.kind.filter(|kind| *kind != FileKind::Directory);
         match (self.old.kind.or_else(landed), self.new.kind) {
@@ -318,13 +319,13 @@ impl Comparison {
         }
     }
 
-    /// Against one of the sides that it is compared with, as that was measured.
+    /// The number of hunks against `old`, one of the sides it is compared with, by the `measure` of that comparison.
     pub(super) fn hunk_count(&self, old: &Side, measure: Option<Measure>) -> u64 {
         let found_otherwise = || diff::hunks(old.text(), self.new.text()).len() as u64;
         measure.map_or(0, |measure| measure.hunks.unwrap_or_else(found_otherwise))
     }
 
-    /// Hashing something large would make its writer wait (SPEC §10).
+    /// The hash of the new content if that is small. Hashing a large one would make its writer wait (SPEC §10).
     pub(super) fn new_digest_if_small(&mut self) -> Result<Option<Digest>> {
         match self.new.bytes.is_some() {
             true => self.new.digest().doing(|| format!("hash {}", self.path)),
@@ -333,7 +334,7 @@ impl Comparison {
     }
 }
 
-/// Kind and size against what used to be under a further name.
+/// Reasons from kind and size, against what used to be under a further name.
 fn against_further(old: &Side, new: &Side, thresholds: &Thresholds) -> Vec<Reason> {
     let by_kind = (old.kind != new.kind).then_some(Reason::Type);
     let by_size = match tier::judge(&facts(old, new), thresholds) {
@@ -357,8 +358,8 @@ pub(in crate::overlay) fn facts(old: &Side, new: &Side) -> Facts {
     }
 }
 
-/// Whether a symlink at `path` points outside the project; judged by its text alone. A name before `..` may be another
-/// symlink, and climbing begins wherever that leads: it counts as leading out.
+/// True if a symlink at `path` points outside the project, judged by its text alone. A name before `..` may itself be a
+/// symlink, and the climb begins wherever that leads, so such a target counts as leading out.
 pub(in crate::overlay) fn leaves_project(path: &RelPath, target: &[u8]) -> bool {
     let depth = path.components().count().saturating_sub(1);
     let names: Vec<&[u8]> = target.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b".")).collect();

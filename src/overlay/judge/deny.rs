@@ -1,5 +1,5 @@
-//! Denying: what a permission program refused goes from the view, which shows lower again; its content is kept as a
-//! backup, and whoever waits gets EACCES (SPEC §7 "deny by a hook").
+//! Denying: what a permission program refused leaves the view, which shows lower again. Its content is kept as a backup,
+//! and a caller that waits gets EACCES (SPEC §7 "deny by a hook").
 
 use std::sync::atomic::Ordering;
 
@@ -15,18 +15,19 @@ use crate::store::{Durability, Epilogue, Fate, Landing, Writer};
 /// What a denial leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::overlay) enum Denial {
-    /// The entry goes, and what was done fails.
+    /// The entry goes, and the operation fails.
     Drops,
-    /// What was done cannot be undone any more, or nobody did it just now: it waits for review.
+    /// The operation cannot be undone any more, or no caller waits for it: the change waits for review.
     Holds,
 }
 
 impl Overlay {
-    /// `Error::Denied`, once the view shows lower again. `Postponed`, and nothing done, when somebody wrote meanwhile.
+    /// Returns `Error::Denied` once the view shows lower again, or `Postponed`, with nothing done, if the entry was
+    /// written to meanwhile.
     pub(super) fn deny(&self, job: &Job, comparison: &mut Comparison, actor: &Writer, why: &str) -> Result<Settled> {
         let row = &job.row;
         if comparison.new.exists() {
-            // Renamed away for a save that is refused: the project must not be left without it.
+            // The old content was renamed away for a save that is refused: the project must not be left without it.
             self.put_back(job, comparison)?;
         }
         let mut landing = Landing::new(&self.store, Durability::Cached);
@@ -38,7 +39,7 @@ impl Overlay {
         let ended = row.held.iter().map(|held| (held.id.clone(), comparison.path.clone(), Fate::Discarded));
         epilogue.verdicts.extend(ended);
         epilogue.events.push(self.denied_event(comparison, actor, why));
-        // Asked before, so that once it is denied nothing is in the way of showing it.
+        // Looked up before the denial, so that afterwards nothing is in the way of showing it.
         let shown = self.what_lower_shows(&comparison.path, job.open.as_ref())?;
         let promised = landing.promise(epilogue)?;
         let applied = {

@@ -1,4 +1,4 @@
-//! Who is still writing, and settling what nobody writes any more.
+//! Finding who is still writing, and settling what no program writes any more.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -18,16 +18,16 @@ use crate::store::{UpperId, UpperRow, Writer};
 use crate::sys::file::FileKind;
 use crate::sys::process;
 
-/// How long a release that the kernel is about to send is waited for.
+/// How long to wait for a release that the kernel is about to send.
 pub(in crate::overlay) const WAIT_FOR_RELEASES: Duration = Duration::from_secs(1);
-/// The same where only most signs say that it will: a child may have inherited the descriptor.
+/// The same where only most signs say that it will come: a child may have inherited the descriptor.
 pub(in crate::overlay) const WAIT_FOR_CLOSE: Duration = Duration::from_millis(100);
-/// How long a judging that is under way is waited for where no program is to be asked: as long as a disk may take.
+/// How long to wait for a judging under way if no permission program is asked: as long as a disk may take.
 pub(super) const WAIT_FOR_JUDGING: Duration = Duration::from_secs(10);
 
 impl Overlay {
-    /// Settles what nobody writes any more, waiting for writers and what is being judged up to `wait`; without it, for what is
-    /// being judged alone.
+    /// Settles what no program writes any more. Waits up to `wait` for writers and for what is being judged; without it,
+    /// only for the latter.
     pub fn flush_all(&self, wait: Option<Duration>) -> Reviewed<Vec<Outcome>> {
         self.settle_pending();
         match wait {
@@ -47,7 +47,7 @@ impl Overlay {
         drop(state);
         let mut outcomes = Vec::new();
         for (id, path) in idle {
-            // What cannot land (a full disk, a path that something is mounted on) is held: it blocks nobody else.
+            // What cannot land (a full disk, a path that something is mounted on) is held: it must not block the rest.
             let settled = self.settle(id, &Writer::default());
             let settled = settled.or_else(|err| {
                 log::warn!("{path} cannot land and is held: {err}");
@@ -57,7 +57,7 @@ impl Overlay {
                 Ok(Settled::Landed) => (Done::Landed, None),
                 Ok(Settled::Held(id)) => (Done::Held, Some(id)),
                 Ok(Settled::Unchanged | Settled::Postponed) => continue,
-                // It is kept as it is, and the next start holds it: no reason to keep a view from ending.
+                // It stays as it is and the next start holds it. It must not keep a view from ending.
                 Err(err) => {
                     log::error!("{path} can neither land nor be held now: {err}");
                     continue;
@@ -69,13 +69,13 @@ impl Overlay {
         Ok(outcomes)
     }
 
-    /// Who has a file open that was written and not judged, or has closed one that is being judged.
+    /// The processes that have a file open with unjudged writes, or have closed one that is being judged.
     pub fn writers(&self) -> Vec<WritingNow> {
         let unjudged = self.state.lock().unjudged();
         unjudged.into_iter().map(|(path, pid)| WritingNow { path, pid }).collect()
     }
 
-    /// The same, and what could not be judged when its writer was done, with 0 for the process.
+    /// The same, and what could not be judged when its writer was done, with 0 as the process.
     pub fn unjudged(&self) -> Vec<WritingNow> {
         let mut unjudged = self.writers();
         let state = self.state.lock();
@@ -98,8 +98,7 @@ impl Overlay {
         }
     }
 
-    /// Waits for releases that are under way, and for those that the kernel is about to send: of files whose writer
-    /// has gone.
+    /// Waits for releases under way, and for those that the kernel is about to send because the file's writer has gone.
     pub fn settle_pending(&self) {
         self.settle_left();
         let deadline = Instant::now() + WAIT_FOR_RELEASES;
@@ -115,12 +114,12 @@ impl Overlay {
         }
     }
 
-    /// Waits until releases of the node, or of files in it, that are under way or about to be sent have judged what was
-    /// made or emptied and not written to. `close(2)` does not wait for them, and a landing moves the file's ctime and
-    /// its directory's times: whoever asks for attributes after the close gets those that stay.
+    /// Waits until releases of the node, or of files in it, have judged what was created or emptied but not written to.
+    /// This covers releases under way and those about to be sent. `close(2)` does not wait for them, and their landing
+    /// moves the file's ctime and its directory's times: attributes requested after the close are then the final ones.
     ///
-    /// Of a directory nobody waits where permission programs are asked: the kernel wants its attributes from everybody who
-    /// walks through it.
+    /// If permission programs are asked, nothing waits on a directory: the kernel requests its attributes for every
+    /// process that walks through it.
     pub(in crate::overlay) fn wait_for_release(&self, node: impl FnOnce(&State) -> Option<NodeId>) {
         let mut state = self.state.lock();
         if state.closing.is_empty() && state.judged_at_release.is_empty() {
@@ -133,32 +132,32 @@ impl Overlay {
         }
         while let Some((closing, opener)) = state.closing_at(node) {
             let still_open = MutexGuard::unlocked(&mut state, || process::has_open(opener, closing.0));
-            // Where nobody can tell, nobody waits.
+            // If that cannot be told, there is no wait.
             if !still_open.unwrap_or(true) {
                 self.wait_for_close(&mut state, closing);
             }
-            // Asked once a close: another process may have it open for as long as it likes.
+            // Asked once for each close: another process may keep it open for as long as it likes.
             state.closing.remove(&closing);
         }
         let max = if self.policy().hooks.is_empty() { WAIT_FOR_JUDGING } else { WAIT_FOR_RELEASES };
         self.wait_while(&mut state, max, |state| state.is_judged_at(node));
     }
 
-    /// Whether who asks for attributes may have to wait for a release.
+    /// True if a request for attributes may have to wait for a release.
     pub fn is_releasing(&self) -> bool {
         let state = self.state.lock();
         !state.closing.is_empty() || !state.judged_at_release.is_empty()
     }
 
-    /// Waits for the release of a node that its opener has closed. One that has not come in time may have been sent all the
-    /// same: on a busy machine whoever has read it may be given no processor, or wait for a state that the disk keeps locked.
+    /// Waits for the release of a node that its opener has closed. One that has not come in time may have been sent all
+    /// the same: on a busy machine its reader may get no processor, or wait for `state` while the disk is busy.
     fn wait_for_close(&self, state: &mut MutexGuard<'_, State>, closing: NodeId) {
         let comes = |state: &State| state.closing.contains_key(&closing);
         self.wait_while(state, WAIT_FOR_CLOSE, comes);
         if !comes(state) {
             return;
         }
-        // This process has its content open, perhaps under that number, and nothing of the view.
+        // Other processes only: this one has the content open, perhaps under that number, but nothing of the view.
         if !MutexGuard::unlocked(state, || process::others_have_open(closing.0)) {
             self.wait_while(state, WAIT_FOR_RELEASES, comes);
         }
@@ -190,7 +189,7 @@ impl Overlay {
 }
 
 impl State {
-    /// A node in `closing` that is `node` or lies in it, and who opened it.
+    /// A node in `closing` that is `node` or lies in it, and the pid of its opener.
     fn closing_at(&self, node: NodeId) -> Option<(NodeId, u32)> {
         let concerned = self.closing.iter().find(|(closing, _)| self.concerns(**closing, node));
         concerned.map(|(closing, opener)| (*closing, *opener))
@@ -200,14 +199,14 @@ impl State {
         self.judged_at_release.iter().any(|judged| self.concerns(*judged, node))
     }
 
-    /// A change of `changed` shows in the attributes of `node`.
+    /// True if a change of `changed` shows in the attributes of `node`.
     fn concerns(&self, changed: NodeId, node: NodeId) -> bool {
         let names =
             || self.nodes.get(changed).is_ok_and(|changed| changed.names.iter().any(|name| name.parent == node));
         changed == node || names()
     }
 
-    /// Paths written and not judged, and the process that opened each.
+    /// Paths with unjudged writes, and the process that opened each.
     pub(super) fn writing(&self) -> Vec<(RelPath, u32)> {
         let path = |handle: &Handle| Some((self.nodes.path(handle.node).ok()?, handle.opener.pid));
         let mut writing: Vec<(RelPath, u32)> = self.unjudged_writes().filter_map(|(_, handle)| path(handle)).collect();
@@ -229,24 +228,24 @@ impl State {
         !self.judgings.is_empty() || self.unjudged_writes().next().is_some()
     }
 
-    /// Entries that were written and not judged, and through what. What was deleted or discarded since nobody is going to judge.
+    /// Entries with unjudged writes, and the handle of each. What was deleted or discarded since is never judged.
     fn unjudged_writes(&self) -> impl Iterator<Item = (UpperId, &Handle)> {
         let unjudged = self.handles.values().filter(|handle| handle.is_unjudged());
         unjudged.filter_map(|handle| Some((self.written_entry(handle)?, &**handle)))
     }
 
-    /// Entries that are being written, by whichever name of a file that has several, with the process that opened each.
+    /// Entries with unjudged writes, through whichever name of a file with several, and the process that opened each.
     pub(in crate::overlay) fn writers_of_entries(&self) -> HashMap<UpperId, u32> {
         self.unjudged_writes().map(|(id, handle)| (id, handle.opener.pid)).collect()
     }
 
-    /// Before its first write is done a handle may still have lower's file open.
+    /// The entry that a handle writes to. Until its first write is done the handle may still have lower's file open.
     fn written_entry(&self, handle: &Handle) -> Option<UpperId> {
         let by_name = || self.uppers.at(&self.nodes.path(handle.node).ok()?);
         handle.judged()?.upper().or_else(by_name)
     }
 
-    /// Who is writing to what the view has at a path, if anybody is.
+    /// The process that is writing to what the view has at a path, if there is one.
     pub(in crate::overlay) fn writer_of(&self, path: &RelPath) -> Option<u32> {
         let at = (self.nodes.at(path), self.uppers.at(path));
         let is_there = |handle: &&Arc<Handle>| {

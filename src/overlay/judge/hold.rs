@@ -24,7 +24,7 @@ impl Overlay {
     pub(super) fn hold(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<Settled> {
         let is_deletion = job.row.what == What::Whiteout && job.denial == Denial::Drops;
         if is_deletion && job.row.held.is_none() {
-            // It has its entry already, and nothing is done yet that could not be taken back.
+            // The deletion has its entry already, and nothing has happened yet that could not be taken back.
             self.check_may_hold()?;
         }
         self.put_back(job, comparison)?;
@@ -49,7 +49,7 @@ impl Overlay {
             Some(promised) => Some(promised.apply()?),
             None => {
                 epilogue.save.extend(state.hides_source(job));
-                // A write that has filled the disk is held all the same: else nobody could discard it.
+                // Even a write that has filled the disk is held: otherwise it could not be discarded.
                 self.store.vitally_for_programs(|| self.store.record_epilogue(&epilogue))?;
                 None
             }
@@ -60,7 +60,7 @@ impl Overlay {
         }
         drop(state);
         removed.map(|applied| applied.finish()).transpose()?;
-        // What was held with other things before stays with those.
+        // A change that was held as part of another operation stays part of that one.
         if operation == part.operation {
             self.recorded(&part, None);
         }
@@ -68,8 +68,8 @@ impl Overlay {
         Ok(Settled::Held(id))
     }
 
-    /// What came in this session and was renamed over something goes with the holding of the target, both or neither: a
-    /// temporary file without a trace. An older source is held like the target.
+    /// A rename's source that came in this session goes with the holding of the target, both or neither: a temporary file
+    /// without a trace. An older source is held like the target.
     fn promise_removal(&self, job: &Job, epilogue: &Epilogue, actor: &Writer) -> Result<Option<Promised<'_>>> {
         let Some((source, stamp)) = &job.takes_along else { return Ok(None) };
         let left = {
@@ -80,7 +80,7 @@ impl Overlay {
         };
         let Some((anchor, whiteout, is_temporary)) = left else { return Ok(None) };
         if job.synced {
-            // The source is the only copy on disk, and it goes.
+            // The source is the only copy on disk, and it is about to go.
             self.sync_copy(job.row.id, job.row.path())?;
         }
         let mut landing = Landing::new(&self.store, if job.synced { Durability::Synced } else { Durability::Cached });
@@ -94,7 +94,8 @@ impl Overlay {
         Ok(Some(landing.promise(epilogue)?))
     }
 
-    /// What goes from lower by a rename is left in what waits for review alone, which may go without a trace: it is kept.
+    /// Keeps a backup of a rename's source that goes from lower: otherwise only the held change would have its content,
+    /// and that may go without a trace.
     pub(in crate::overlay) fn keep_source(
         &self,
         source: &RelPath,
@@ -107,7 +108,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// The same for a landing to come.
+    /// Prepares the same for a later landing.
     pub(in crate::overlay) fn stage_source(
         &self,
         source: &RelPath,
@@ -121,14 +122,14 @@ impl Overlay {
         }))
     }
 
-    /// The entry as it waits for review, its base kept.
+    /// The entry's row as it waits for review, its base content kept.
     fn held_row(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<(UpperRow, Part)> {
         self.keep_as_found(&mut comparison.old)?;
         let mut row = job.row.clone();
         row.base.content = comparison.old.kept().doing(|| format!("hash {}", comparison.path))?;
         if row.held.is_none() {
             row.base.below = Below::of(comparison.present.meta.as_ref());
-            // Kept content has no attributes: what is compared is not what lower has.
+            // Without attributes the old side is kept content: what is compared is not what lower has.
             row.base.found = match comparison.old.meta {
                 Some(_) => None,
                 None => {
@@ -147,7 +148,7 @@ impl Overlay {
         Ok((row, part))
     }
 
-    /// What is compared with later, or merged on, is kept as it is found, though somebody is writing to it.
+    /// Keeps what is compared with later, or merged on, exactly as it is found, even while someone is writing to it.
     fn keep_as_found(&self, side: &mut Side) -> Result<()> {
         if let Some(content) = side.stage_found(&self.store)? {
             self.store.vitally_for_programs(|| self.store.keep_content(&content))?;
@@ -156,7 +157,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// What lower had when the change was held, where it is judged against something older: its diff is against that
+    /// What lower had when the change was held, if it is judged against something older: the diff shown is against lower
     /// (SPEC §4.6).
     fn shown_against(&self, base: &Base, comparison: &Comparison) -> Result<Option<Side>> {
         let Some(found) = base.found else { return Ok(None) };
@@ -169,8 +170,8 @@ impl Overlay {
         }
     }
 
-    /// What is told of a change that waits, and how many hunks its diff has. It is measured as it was judged; where nothing was
-    /// before, the diff alone tells what goes.
+    /// The measure that is shown for a held change, and the number of hunks in its diff. The measure is the one it was
+    /// judged by; if there was nothing before, only the diff tells what goes.
     fn told_measure(&self, base: &Base, comparison: &Comparison) -> Result<(Option<Measure>, u64)> {
         let judged = comparison.measure;
         let Some(old) = self.shown_against(base, comparison)? else {
@@ -217,14 +218,15 @@ impl Overlay {
                 None => actor.session.clone(),
             },
             detail: comparison.detail.clone().or_else(|| detail_before(job)),
-            // Whoever only caused it to be judged anew did not write it.
+            // A caller that only had it judged anew did not write it.
             writer: same.map_or_else(|| Some(actor.clone()), |held| held.writer.clone()),
             id,
         };
         Ok((held, part))
     }
 
-    /// What somebody else wrote in the middle becomes what the change is based on: after that nothing tells of it.
+    /// The event for what someone else wrote in between. It becomes what the change is based on, and later nothing would
+    /// tell of it.
     fn passed_over(&self, job: &Job, comparison: &mut Comparison) -> Result<Option<store::EventDraft>> {
         if !comparison.reasons.contains(&Reason::Stale) {
             return Ok(None);
@@ -235,8 +237,8 @@ impl Overlay {
         Ok(self.unheralded(&self.state.lock(), path, &job.row.base, found))
     }
 
-    /// A change that was `held` and has other content than it was judged with: its hash, and where it has lines those that
-    /// it is compared with, and its own. Who wrote it, why it waits and since when somebody has looked at it is as before.
+    /// The row of a change that was `held` and now has other content: with the new hash and, for text, the measure of
+    /// `texts`, the content that it is compared with and its own. Its writer, reasons and last renewal stay.
     pub(in crate::overlay) fn held_with(
         &self,
         row: UpperRow,
@@ -277,7 +279,7 @@ impl Overlay {
 }
 
 impl Overlay {
-    /// Holds what hides a directory, or a rename's source, for a reason that is not its content.
+    /// Holds what hides a directory, or a rename's source, for a reason other than its content.
     pub(in crate::overlay) fn hold_whiteout(&self, id: UpperId, reason: Reason, by: &Writer) -> Result<()> {
         let Some(mut row) = self.state.lock().uppers.get(id).map(|upper| upper.row.clone()) else { return Ok(()) };
         let path = row.path().clone();
@@ -286,7 +288,7 @@ impl Overlay {
         }
         let now = store::now_millis();
         let full = ChangeId::full(&path, ChangeKind::Structure, None, None, None);
-        // By itself: what follows takes the lock, too.
+        // In a statement of its own: `part_of` takes the lock, too.
         let unused = self.state.lock().unused_id(full, id)?;
         let part = self.part_of(&path, by, Doing::Hold);
         row.held = Some(Held {
@@ -317,12 +319,12 @@ impl Overlay {
     }
 }
 
-/// Of a row that waits for review.
+/// The id of a row that waits for review.
 pub(in crate::overlay) fn held_id(row: &UpperRow) -> Result<ChangeId> {
     row.held.as_ref().map(|held| held.id.clone()).ok_or(Error::Internal("what is held has no id"))
 }
 
-/// Whether the view had something where a rename has brought what is judged.
+/// True if a rename brought the entry over something that the view had.
 fn replaces_something(job: &Job) -> bool {
     match &job.row.held {
         Some(held) => !matches!(held.kind, ChangeKind::Delete | ChangeKind::Structure),
@@ -330,14 +332,14 @@ fn replaces_something(job: &Job) -> bool {
     }
 }
 
-/// What a permission program said of it before, where it is still held for that.
+/// What a permission program said of the change before, if it is still held for that.
 fn detail_before(job: &Job) -> Option<String> {
     let held = job.row.held.as_ref().filter(|held| held.reasons.contains(&Reason::Hook));
     held.and_then(|held| held.detail.clone())
 }
 
 impl State {
-    /// A change waits for review as `row`, which is `saved` with those of others.
+    /// The change now waits for review as `row`, which is `saved` together with those of others.
     fn waits(&mut self, job: &Job, row: UpperRow, saved: &[UpperRow]) {
         self.uppers.set_row(row);
         for row in saved {
@@ -347,20 +349,20 @@ impl State {
         }
         if let Some(upper) = self.uppers.get_mut(job.row.id) {
             upper.moved_on = false;
-            // What a permission program wrote meanwhile, and left to who judges, is judged next.
+            // What a permission program wrote meanwhile, leaving it to this judging, is judged next.
             match upper.because == job.because {
                 true => upper.because.clear(),
                 false => upper.left = true,
             }
         }
         if let Some(open) = self.open_of(job.row.id, job.row.path()) {
-            // Who writes over it while it was judged had nothing to keep until now.
+            // Writes during the judging had no held content to keep; the next one has this.
             open.overwritten.store(false, Ordering::SeqCst);
         }
     }
 
-    /// The first digits of `full` that no other live change has, and that never stood for anything else. From now on they
-    /// stand for this.
+    /// The shortest prefix of `full` that no other live change has and that never stood for another hash. From now on it
+    /// stands for this one.
     pub(in crate::overlay) fn unused_id(&mut self, full: Digest, own: UpperId) -> Result<ChangeId> {
         let digits = full.to_string();
         let is_unused = |id: &ChangeId| !self.uppers.has_change(id, own) && !self.given_ids.is_anothers(id, full);
@@ -371,15 +373,15 @@ impl State {
         Ok(unused)
     }
 
-    /// What hides an older source of a rename, which is judged by itself when its target is held. A death between the two
-    /// must not leave both names.
+    /// The whiteout over a rename's older source, which is judged by itself when the target is held. It is recorded with
+    /// the target, or a death between the two would leave both names.
     fn hides_source(&self, job: &Job) -> Option<UpperRow> {
         let (source, _) = job.takes_along.as_ref()?;
         let hiding = self.uppers.get(self.uppers.at(source)?)?;
         (hiding.row.what == What::Whiteout).then(|| hiding.row.clone())
     }
 
-    /// The source of a rename went with the holding of its target.
+    /// The source of a rename went when its target was held.
     fn source_went(&mut self, job: &Job) {
         self.epoch += 1;
         if let Some((source, _)) = &job.takes_along {

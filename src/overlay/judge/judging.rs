@@ -1,5 +1,5 @@
-//! What is being judged at this moment, and waiting for it: a close that waits for a permission program's answer is no open
-//! file any more and has not landed yet, but whoever ends a view or asks what has become of a write must not pass it by.
+//! What is being judged at this moment, and waiting for it. A close that waits for a permission program's answer is no
+//! open file any more and has not landed yet, but ending a view, or asking what became of a write, must not miss it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use crate::model::RelPath;
 use crate::overlay::{Overlay, State};
 use crate::store::UpperId;
 
-/// Judgings under way, by number: who waits for them waits for those that he found.
+/// Judgings under way, by number: a thread that waits for them waits only for those it found.
 #[derive(Default)]
 pub(in crate::overlay) struct Judgings {
     next: u64,
-    /// What is judged, and the process that did it.
+    /// The path that is judged, and the process that changed it.
     under_way: BTreeMap<u64, (RelPath, u32)>,
-    /// Somebody ends the view by force: nobody waits any more.
+    /// The view is ended by force: waiting for judgings stops.
     left: bool,
 }
 
@@ -42,7 +42,7 @@ impl Overlay {
         self.judging_in(&mut self.state.lock(), path, pid)
     }
 
-    /// The same for an upper entry; of one that is gone there is nothing to judge.
+    /// The same for an upper entry; `None` if it is gone, which leaves nothing to judge.
     pub(in crate::overlay) fn judging_upper(&self, id: UpperId, pid: u32) -> Option<impl Drop + '_> {
         let mut state = self.state.lock();
         let path = state.uppers.get(id)?.row.path().clone();
@@ -63,8 +63,8 @@ impl Overlay {
         UnderWay { overlay: self, number: state.judgings.begin(path, pid) }
     }
 
-    /// Waits for what is being judged by now, and for nothing that begins later: as long as permission programs may take for
-    /// it, and a disk.
+    /// Waits for what is being judged by now and for nothing that begins later, up to the time that permission programs
+    /// and a disk may take.
     pub fn wait_for_judgings(&self) {
         let mut state = self.state.lock();
         let found = state.judgings.next;
@@ -72,13 +72,13 @@ impl Overlay {
         self.wait_while(&mut state, self.judging_max(), |state| !state.judgings.left && goes_on(state));
     }
 
-    /// From here on nobody waits so: what is being judged when the view ends is held by the next start, as interrupted.
+    /// Ends these waits from here on: what is being judged when the view ends is held by the next start, as interrupted.
     pub fn leave_judgings(&self) {
         self.state.lock().judgings.left = true;
         self.changed.notify_all();
     }
 
-    /// Programs are asked one after the other, and each has its limit.
+    /// Programs are asked one after the other, each with its own time limit.
     fn judging_max(&self) -> Duration {
         let policy = self.policy();
         let programs = u32::try_from(policy.hooks.len()).unwrap_or(u32::MAX);

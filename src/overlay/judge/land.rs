@@ -1,4 +1,4 @@
-//! Landing what settled: a journalled landing of the store, and everything in memory that speaks of the path.
+//! Landing what settled: a journalled landing of the store, and the update of all that memory says of the path.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -24,7 +24,7 @@ use crate::store::{
 };
 use crate::sys::file::{FileKind, Meta};
 
-/// Of a mode.
+/// The execute bits of a mode.
 const ANY_MAY_RUN: u32 = 0o111;
 
 /// One path of lower about to become what it is in the view.
@@ -32,11 +32,11 @@ pub(in crate::overlay) struct Replacement<'a> {
     pub path: &'a RelPath,
     pub base: &'a Base,
     pub new: &'a Side,
-    /// The entry whose own file may take the place; none where it is copied.
+    /// The entry whose own file may take the place; `None` if its content is copied.
     pub raises: Option<UpperId>,
-    /// What lower has at this moment, and must still have when it is replaced.
+    /// What lower has at this moment and must still have when it is replaced.
     pub present: &'a Side,
-    /// What the backup of it is called.
+    /// The kind of the backup that is made of `present`.
     pub kind: BackupKind,
     pub by: &'a Writer,
 }
@@ -46,7 +46,7 @@ impl Overlay {
         self.land_as(job, comparison, actor, |_| ())
     }
 
-    /// The same, and at the moment at which lower changes the view does too, by `enter`.
+    /// The same, and at the moment at which lower changes `enter` changes the view.
     pub(in crate::overlay) fn land_as(
         &self,
         job: &Job,
@@ -56,12 +56,12 @@ impl Overlay {
     ) -> Result<Settled> {
         let durability = if job.synced { Durability::Synced } else { Durability::Cached };
         let mut landing = Landing::new(&self.store, durability);
-        // Of a name that comes or goes the directory's times tell.
+        // If a name comes or goes, programs must see the directory's times change.
         let is_edit = comparison.present.exists() && comparison.new.exists() && job.takes_along.is_none();
         let dir = is_edit.then(|| self.dir_as_told(&comparison.path)).flatten();
         let replaced = match self.stage_landing(job, comparison, &mut landing, actor) {
             Ok(replaced) => replaced,
-            // New content that grew while it was copied is no fault of the old: its writer has it judged.
+            // Not if the new content was written to during the copy: that writer will have it judged.
             Err(err)
                 if comparison.present.exists()
                     && is_unreadable(&err)
@@ -81,11 +81,11 @@ impl Overlay {
         if let Some((source, _)) = &job.takes_along
             && let Some(meta) = landing.meta_of(&comparison.path)?
         {
-            // For a recovery; else what is known by then is recorded.
+            // Needed only if recovery has to finish this landing; otherwise what is known by then is recorded.
             epilogue.anchors.extend(self.state.lock().past.carried(source, &comparison.path, &meta));
         }
         if landing.rewrites() && !job.is_crossed {
-            // Who writes in place does it alone.
+            // A rewrite in place needs lower's file to itself.
             comparison.close_below();
         }
         let promised = landing.promise(epilogue)?;
@@ -105,20 +105,20 @@ impl Overlay {
         Ok(Settled::Landed)
     }
 
-    /// The database is to know of it, and the entry needs no row any more.
+    /// Records the landing; the entry needs no row any more.
     fn finish_landing(&self, entry: UpperId, mut applied: Applied<'_>, part: &Part) -> Result<()> {
         let anchors = applied.epilogue().anchors.clone();
         let operation = applied.finish_soon()?;
         self.recorded(part, operation);
         let mut state = self.state.lock();
-        // Only now: a write between the two would have saved a row for the finish to drop.
+        // Not earlier: a write in between would have saved a new row, and finishing would drop that one.
         self.row_dropped(&mut state, entry);
         self.record_what_is_known(&state, &anchors);
         Ok(())
     }
 
-    /// Lower becomes new, and with it everything in memory that speaks of the path. Gives whether the kernel's attributes of
-    /// it still hold; nothing where somebody wrote meanwhile.
+    /// Applies the landing to lower and updates everything in memory that describes the path. Returns whether the
+    /// attributes that the kernel has cached are still valid, or `None` if the entry was written to in the meantime.
     fn apply_landing<'a>(
         &self,
         job: &Job,
@@ -129,7 +129,7 @@ impl Overlay {
         enter: impl FnOnce(&mut State),
     ) -> Result<Option<(Applied<'a>, bool)>> {
         let content = match job.row.base.is_shared() {
-            // Others stand for names of the same file.
+            // Other entries may stand for names of the same file.
             true => comparison.new.kept().doing(|| format!("hash {}", comparison.path))?,
             false => None,
         };
@@ -165,7 +165,7 @@ impl Overlay {
         Ok(Some((applied, attributes_hold)))
     }
 
-    /// The directory of a path and what it is like, where the kernel was told just that.
+    /// The directory of a path and its attributes, if the kernel was told exactly these.
     fn dir_as_told(&self, path: &RelPath) -> Option<(NodeId, Meta)> {
         let above = path.parent().unwrap_or_default();
         let (dir, told) = {
@@ -180,9 +180,9 @@ impl Overlay {
         told.is(&now.stamp()).then_some((dir, now))
     }
 
-    /// Our own temporary names have moved a directory's times. No program has done anything to its names, and none need
-    /// be told: with each notice the kernel asks once more before it walks through. Should the look fail, or somebody have
-    /// given it another mode, owner or directory meanwhile, the events from below have it told.
+    /// Our own temporary names have moved a directory's times. No program changed its names and none needs a notice:
+    /// after each one the kernel asks once more before it walks through. If the look fails, or the directory has another
+    /// mode, owner or number of subdirectories by now, the events from below lead to a notice.
     fn dir_holds(&self, dir: NodeId, before: &Meta, path: &RelPath) {
         if let Ok(Some(now)) = self.lower.stat(&path.parent().unwrap_or_default())
             && looks_and_links(&now) == looks_and_links(before)
@@ -191,9 +191,9 @@ impl Overlay {
         }
     }
 
-    /// What further changes in the window are judged against, too. It is not always what lower had: that may be
-    /// nothing, where the old content was renamed away or deleted before, or what parts of a held change had left there
-    /// (SPEC §4.3, §4.6).
+    /// Keeps what further changes in the window are judged against, and returns it. That is not always what lower had:
+    /// lower may have had nothing, if the old content was renamed away or deleted before, or what parts of a held change
+    /// had left there (SPEC §4.3, §4.6).
     fn keep_judged_against(&self, job: &Job, comparison: &Comparison, replaced: Option<Kept>) -> Result<Option<Kept>> {
         let Comparison { path, old, present, .. } = comparison;
         if let Some(meta) = present.meta.filter(|meta| meta.links > 1) {
@@ -214,7 +214,7 @@ impl Overlay {
         Ok(Some(kept))
     }
 
-    /// The whole of a landing: the path itself, and the source of a rename that brought it here.
+    /// Stages all of a landing: the path itself, and the source of a rename that brought it here.
     fn stage_landing(
         &self,
         job: &Job,
@@ -237,7 +237,7 @@ impl Overlay {
         Ok(replaced)
     }
 
-    /// What the path had was renamed away, not replaced. Whoever wants it back asks for it by the name it had.
+    /// What the path had was renamed away, not replaced, but a person who wants it back asks for it by this path's name.
     fn keep_moved_away(&self, comparison: &Comparison, landing: &mut Landing<'_>, actor: &Writer) -> Result<()> {
         let Comparison { path, old, new, present, .. } = comparison;
         let moved_away = matches!(self.anchor_of(path)?, Some(AnchorState::Moved { .. }));
@@ -251,13 +251,13 @@ impl Overlay {
         Ok(())
     }
 
-    /// Further names become links of the first.
+    /// Further names become links to the first.
     pub(in crate::overlay) fn stage_aliases(&self, row: &UpperRow, landing: &mut Landing<'_>) -> Result<()> {
         let mut aliases = row.further_names().iter();
         Ok(aliases.try_for_each(|alias| landing.link(&self.lower, alias, row.path()))?)
     }
 
-    /// The source itself takes the place of what is there, which is kept.
+    /// The source itself takes the place of what is there, of which a backup is kept.
     fn stage_taken(
         &self,
         change: &Replacement<'_>,
@@ -273,7 +273,7 @@ impl Overlay {
         Ok(replaced)
     }
 
-    /// What is replaced becomes a backup.
+    /// Makes a backup of what is replaced.
     fn keep_present(&self, change: &Replacement<'_>, landing: &mut Landing<'_>) -> Result<Option<Kept>> {
         let Replacement { path, new, present, kind, by, .. } = change;
         let Some(content) = present.stage(&self.store)? else { return Ok(None) };
@@ -284,7 +284,7 @@ impl Overlay {
         Ok(Some(kept))
     }
 
-    /// The backup of what is at its path.
+    /// The backup of what is at `path` now.
     pub(in crate::overlay) fn backup_there(
         &self,
         path: &RelPath,
@@ -296,7 +296,7 @@ impl Overlay {
         Backup { for_all: self.is_for_all(path, side), ..backup_of(path, side, content, kind, actor) }
     }
 
-    /// Prepares lower's new state for one path, its old content kept. Gives the hash of what is replaced.
+    /// Prepares lower's new state for one path and keeps its old content. Returns the hash of what is replaced.
     pub(in crate::overlay) fn stage_replacement(
         &self,
         change: &Replacement<'_>,
@@ -313,7 +313,7 @@ impl Overlay {
             }
             (Some(FileKind::Regular), Some(file), _) => self.stage_file(change, file, landing)?,
             (Some(FileKind::Directory), ..) if present.kind == Some(FileKind::Directory) => {
-                // Somebody has made it below meanwhile.
+                // Someone else has made it below meanwhile.
             }
             (Some(FileKind::Directory), ..) => {
                 let (like, meta) = new
@@ -353,8 +353,8 @@ impl Overlay {
         self.stage_new(change, &content, landing)
     }
 
-    /// Whether the file that was written in upper may itself become lower's, which saves a copy of it: nobody else writes to it
-    /// and it has no other name, so that who goes on writing begins with a copy of what has landed.
+    /// Returns the entry if its own file may become lower's, which saves a copy: it has no other name and at most one
+    /// writer, who goes on with a copy of what has landed.
     fn may_raise(&self, job: &Job, new: &Side) -> Option<UpperId> {
         let row = &job.row;
         let is_plain = row.what == What::File && row.names.len() == 1 && !row.base.is_shared();
@@ -367,7 +367,7 @@ impl Overlay {
     fn stage_new(&self, change: &Replacement<'_>, new: &NewContent<'_>, landing: &mut Landing<'_>) -> Result<()> {
         let Replacement { path, present, .. } = change;
         match present.meta.filter(Meta::is_dir) {
-            // Its contents go by steps of their own.
+            // Its contents are removed by steps of their own.
             Some(dir) => landing.supplant(&self.lower, path, dir.stamp(), new)?,
             None => landing.place(&self.lower, path, present.meta.as_ref(), new)?,
         };
@@ -420,7 +420,7 @@ impl Overlay {
             state.past.replaced_by_all_names(meta.stamp().key(), kept, &mut epilogue.anchors);
         }
         if let Some((source, _)) = &job.takes_along {
-            // What came by a rename may be all that is left of something older: then it does not go unreviewed.
+            // What came by a rename may be all that is left of something older, and must then not go unreviewed.
             let came_from = state.past.came_from(source).filter(|came_from| *came_from != path);
             let target = epilogue.anchors.iter_mut().find(|anchor| anchor.path == path && anchor.known.fresh);
             if let (Some(target), Some(_)) = (target, &came_from) {
@@ -432,7 +432,7 @@ impl Overlay {
         Ok((epilogue, part))
     }
 
-    /// Under the lock that saw lower change: everything that speaks of the path agrees again.
+    /// Makes everything that describes the path agree again, under the lock that saw lower change.
     fn note_landed(
         &self,
         state: &mut State,
@@ -466,9 +466,9 @@ impl Overlay {
 }
 
 impl State {
-    /// An entry's own file is lower's now: nothing may be written to it any more by what is open.
+    /// The entry's own file is lower's now: handles that are open must not write to it any more.
     fn raised(&mut self, job: &Job, landed: &Meta) {
-        // Also what was opened since it was taken for judging.
+        // This includes what was opened after the job was taken.
         let open = self.open_of(job.row.id, job.row.path()).cloned();
         self.uppers.remove(job.row.id);
         let Some(open) = open else { return };
@@ -482,8 +482,8 @@ impl State {
         self.handles_on(open.node).for_each(|handle| handle.landed(landed.stamp()));
     }
 
-    /// Whether what the kernel knows of a file's attributes is still true, or known by it not to be: what a write changes
-    /// it asks for anew by itself.
+    /// True if the kernel's cached attributes of the file still hold, apart from those that a write changes and that the
+    /// kernel therefore asks for again by itself.
     fn attributes_hold(&mut self, job: &Job, comparison: &Comparison, landed: Option<&Meta>) -> bool {
         let (Some(open), Some(written), Some(landed)) = (&job.open, &comparison.new.meta, landed) else { return false };
         let replaced = comparison.present.meta.as_ref();
@@ -498,12 +498,12 @@ impl State {
     }
 }
 
-/// What the kernel is told of an inode beside its size and times.
+/// What the kernel is told of an inode, apart from its size and times.
 fn looks_and_links(meta: &Meta) -> (u32, u32, u32, u32) {
     (meta.mode, meta.uid, meta.gid, meta.links)
 }
 
-/// What a landing does, for who undoes it. A source that came in this session leaves no trace (SPEC §4.2).
+/// What a landing does, for `undo`. A source that came in this session leaves no trace (SPEC §4.2).
 fn effects_of(job: &Job, comparison: &Comparison, replaced: Option<Kept>, state: &State) -> Vec<PathEffect> {
     let Comparison { path, new, present, .. } = comparison;
     let landed = new.digest.map(|digest| Kept { digest, symlink: new.is_symlink() });
@@ -516,7 +516,7 @@ fn effects_of(job: &Job, comparison: &Comparison, replaced: Option<Kept>, state:
     effects
 }
 
-/// What a landing finds below and leaves there.
+/// What a landing finds below and what it leaves there.
 fn doing(comparison: &Comparison, replaced: Option<Kept>) -> Doing {
     let stands = |side: &Side, digest: Option<Digest>| match (side.exists(), digest) {
         (false, _) => Stands::Nothing,
@@ -528,7 +528,7 @@ fn doing(comparison: &Comparison, replaced: Option<Kept>) -> Doing {
     Doing::Content { found, leaves: stands(new, new.digest) }
 }
 
-/// What was `present`, and is kept as `replaced`, gives way to `after`.
+/// The effect of `after` replacing what was `present` and is kept as `replaced`.
 pub(in crate::overlay) fn content_effect(
     base: &Base,
     (present, replaced): (&Side, Option<Kept>),
@@ -538,28 +538,28 @@ pub(in crate::overlay) fn content_effect(
     Effect::Content { before: present.version(replaced), after, shared }
 }
 
-/// Further names of a change are made where it lands.
+/// The effects of the links that a landing makes of the change's further names.
 pub(in crate::overlay) fn link_effects(row: &UpperRow) -> impl Iterator<Item = PathEffect> {
     let linked = |name| PathEffect::new(name, Effect::Linked { of: row.path().clone() });
     row.further_names().iter().map(linked)
 }
 
-/// New content must go into the inode itself: something is mounted on it, or all its names are to show the change.
+/// True if new content must go into the inode itself: something is mounted on it, or all its names must show the change.
 pub(super) fn must_stay(base: &Base, present: &Meta) -> bool {
     present.is_mount_root || (present.links > 1 && base.is_shared())
 }
 
-/// The state directory is on another file system, or by another mount of it, than where something was to land.
+/// True if the state directory is on another file system than the target, or reached by another mount of the same one.
 pub(super) fn is_elsewhere(err: &Error) -> bool {
     err.code() == libc::EXDEV
 }
 
-/// The old content cannot be read or kept: the writer is not stopped, the change is held instead (SPEC §5).
+/// True if the old content cannot be read or kept: the change is held instead and its writer not stopped (SPEC §5).
 pub(in crate::overlay) fn is_unreadable(err: &Error) -> bool {
     matches!(err.code(), libc::EIO | libc::EACCES | libc::EPERM) && !matches!(err, Error::Internal(_))
 }
 
-/// Of what may have been elsewhere: [`Overlay::backup_there`] tells who could read it.
+/// A backup of content that may have been at another path. [`Overlay::backup_there`] adds who could read it.
 pub(in crate::overlay) fn backup_of(
     path: &RelPath,
     side: &Side,

@@ -1,9 +1,10 @@
-//! What a file looks like when it lands: its mode, owner and attributes, as far as the change brings them, and for the rest
-//! those that lower has by then (SPEC §9).
+//! What a file looks like when it lands: its mode, owner and attributes where the change brings them, and otherwise those
+//! that lower has by then (SPEC §9).
 //!
-//! The upper file itself takes over what somebody has changed below ([`Overlay::take_looks_below`]), so that whatever lands
-//! it, or goes on writing to it, finds it dressed. What the view changes (`files::looks_change`) is noted as the change's
-//! own ([`Overlay::note_own_looks`]), and what of that differs as it is held goes into its id ([`Overlay::looks_held`]).
+//! The upper file itself takes over what was changed below ([`Overlay::take_looks_below`]), so that a landing, or a
+//! further write, finds the looks in place. Looks changed in the view (`files::looks_change`) are recorded as the
+//! change's own ([`Overlay::note_own_looks`]), and those of them that differ when it is held go into its id
+//! ([`Overlay::looks_held`]).
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,12 +22,12 @@ use crate::sys::{OFlags, xattr};
 /// The permissions that a new file has as a rule.
 const PLAIN_MODE: u32 = 0o644;
 
-/// How much of an attribute's value is told: a line's worth.
+/// How much of an attribute's value is shown: a line's worth.
 const VALUE_TOLD_BYTES_MAX: usize = 64;
 
 impl Overlay {
-    /// What lower's file looks like now the new content looks like, too, but for what is its own. Mostly nobody has touched
-    /// that since it was copied, which its ctime tells.
+    /// Gives the new content the looks that lower's file has now, except those that are its own. Mostly lower's have not
+    /// changed since the copy, which the ctime shows.
     pub(in crate::overlay) fn take_looks_below(&self, row: &UpperRow, new: &mut Side, present: &Side) -> Result<()> {
         let (Some(looks), Some(now)) = (&row.looks, present.meta) else { return Ok(()) };
         let (Some(ours), Some(theirs)) = (&new.file, &present.file) else { return Ok(()) };
@@ -34,7 +35,7 @@ impl Overlay {
             return Ok(());
         }
         let doing = || format!("change attributes of {}", row.path());
-        // What is written lends nobody's rights, whoever may do so below.
+        // Set-id bits stay those of the new content: it never gains any from below.
         let meta = Meta { mode: now.mode & !SET_ID | new.mode & SET_ID, ..now };
         file::copy_looks_but(&looks.own, theirs.as_fd(), &meta, ours.as_fd()).doing(doing)?;
         let meta = Meta::of(ours.as_fd()).doing(doing)?;
@@ -43,8 +44,8 @@ impl Overlay {
         Ok(())
     }
 
-    /// The looks of an entry as it waits: its own are those that differ from what it is a change of, and where it was copied
-    /// from that, of these only what the view has changed. None of a new file that looks like any other.
+    /// The looks of an entry as it waits. Its own are those that differ from the file it changes; if it was copied from
+    /// that file, only those of them that the view has changed. `None` for a new file with ordinary looks.
     pub(super) fn looks_held(&self, row: &UpperRow, new: &Side, present: &Side) -> Result<Option<FileLooks>> {
         let doing = || format!("compare attributes of {}", row.path());
         let is_alone = || leaves_other_names(&row.base, present).then(FileLooks::alone);
@@ -57,7 +58,7 @@ impl Overlay {
         }
         let has_own_mode = new.is_file() && differs_in_mode(new.mode, mode_of_base(&row.base));
         match looks {
-            // Lower may get the file back that it was copied from.
+            // Lower may get back the file that it was copied from.
             Some(looks) if is_copy && row.base.below != Below::Nothing => {
                 let own = OwnLooks { mode: looks.own.mode && has_own_mode, ..looks.own };
                 Ok(Some(FileLooks { own, ..looks }))
@@ -71,11 +72,11 @@ impl Overlay {
         }
     }
 
-    /// What a held change brings beside content, for people.
+    /// What a held change brings besides content, in words for people.
     pub fn looks_brought(&self, row: &UpperRow) -> Result<Vec<String>> {
         let Some(held) = row.held.as_ref().filter(|held| held.looks.is_some()) else { return Ok(Vec::new()) };
         match self.looks_of_row(row) {
-            // It waits no more, or as another entry, since somebody took it for held.
+            // It no longer waits, or waits as another entry, since the caller took it for held.
             Err(err) if err.code() == libc::ENOENT && self.held_as(&held.id).is_none_or(|now| now.id != row.id) => {
                 Ok(Vec::new())
             }
@@ -91,7 +92,7 @@ impl Overlay {
         self.tell_looks(row, &looks, Some(meta.kind))
     }
 
-    /// These looks of a held change beside those that lower has of the same kind.
+    /// Describes these looks of a held change, next to those that lower has if that is of the same kind.
     pub(in crate::overlay) fn tell_looks(
         &self,
         row: &UpperRow,
@@ -106,23 +107,23 @@ impl Overlay {
         looks_told(looks, below).doing(doing)
     }
 
-    /// Whether what has the same bytes as lower's file is to look otherwise.
+    /// True if an entry with the same bytes as lower's file is to have other looks.
     pub(super) fn brings_looks(&self, row: &UpperRow, new: &Side, present: &Side) -> Result<bool> {
         Ok(new.exists() && self.looks_held(row, new, present)?.is_some_and(|looks| !looks.own.is_empty()))
     }
 
-    /// A program of the view changes these looks of an entry. Noted before it is done: should this process die in between,
-    /// what is held under an id that does not tell of it is judged anew.
+    /// Records that a program of the view changes these looks of an entry. This comes before the change itself: after a
+    /// crash in between, what is held under an id that does not cover it is judged anew.
     pub(in crate::overlay) fn note_own_looks(&self, id: UpperId, own: &OwnLooks) -> Result<()> {
         let mut state = self.state.lock();
-        // Those of a directory, FIFO, socket or device are no part of its id.
+        // The looks of a directory, FIFO, socket or device are no part of its id.
         let Some(upper) = state.uppers.get_mut(id).filter(|upper| !upper.row.what.is_structure()) else {
             return Ok(());
         };
         let before = upper.row.looks.clone();
         match &mut upper.row.looks {
             Some(looks) => looks.own.add(own),
-            // What a new file looks like tells by itself, but not whether somebody has given it away.
+            // The looks of a new file show by themselves, but not whether a program has changed its owner.
             None if own.owner && (upper.row.base.below == Below::Nothing || upper.row.held.is_some()) => {
                 upper.row.looks = Some(FileLooks { own: own.clone(), ..FileLooks::alone() });
             }
@@ -135,7 +136,7 @@ impl Overlay {
     }
 }
 
-/// What a change brings beside content, for people: each beside what the file below has, where it is a change of that.
+/// What a change brings besides content, in words for people: each next to what the file below has, if that is its base.
 fn looks_told(looks: &Looks, below: Option<(Meta, BorrowedFd<'_>)>) -> std::io::Result<Vec<String>> {
     let beside = |what: &str, old: Option<String>, new: String| match old {
         Some(old) => format!("{what} {old} -> {new}"),
@@ -155,7 +156,7 @@ fn looks_told(looks: &Looks, below: Option<(Meta, BorrowedFd<'_>)>) -> std::io::
     Ok(told)
 }
 
-/// The value of an attribute on one line, as far as anybody would read it.
+/// The value of an attribute on one line, if it is short enough to read.
 fn spelled(value: Option<&[u8]>) -> String {
     match value {
         None => "none".to_owned(),
@@ -164,7 +165,7 @@ fn spelled(value: Option<&[u8]>) -> String {
     }
 }
 
-/// In what a file or symlink looks otherwise than the one that it is a change of; none where lower has no such thing.
+/// How the looks of a file or symlink differ from the one that it changes; `None` if lower has no such thing.
 fn differing_looks(row: &UpperRow, new: &Side, present: &Side) -> std::io::Result<Option<OwnLooks>> {
     let (Below::Entry { mode, .. }, Some(ours), Some(theirs)) = (row.base.below, new.meta, present.meta) else {
         return Ok(None);
@@ -183,12 +184,12 @@ fn differing_looks(row: &UpperRow, new: &Side, present: &Side) -> std::io::Resul
     }))
 }
 
-/// What writing to a file takes away by itself is no difference.
+/// Set-id bits that a write has cleared are no difference.
 fn differs_in_mode(ours: u32, theirs: u32) -> bool {
     ours & SET_ID & !theirs != 0 || ours & !SET_ID != theirs & !SET_ID
 }
 
-/// That of the file that a change is based on, or else that of a new file.
+/// The mode of the file that a change is based on, or else that of a new file.
 fn mode_of_base(base: &Base) -> u32 {
     match (base.below, base.content_below()) {
         (Below::Entry { mode, .. }, Some(Kept { symlink: false, .. })) => mode,
@@ -201,7 +202,7 @@ fn xattrs_of(new: &Side) -> std::io::Result<Vec<Vec<u8>>> {
     Ok(names.into_iter().map(OsString::into_vec).collect())
 }
 
-/// By effects that an act had.
+/// The looks that these effects changed.
 pub(in crate::overlay) fn looks_of_effects(effects: &[Effect]) -> OwnLooks {
     let mut own = OwnLooks::default();
     for effect in effects {

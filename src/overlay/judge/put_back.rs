@@ -1,7 +1,7 @@
-//! Putting back: what a path had was renamed away before the path was made anew (SPEC §4.3).
+//! Putting back what a path had, if it was renamed away before the path was made anew (SPEC §4.3).
 //!
-//! Lower gets it back under its first name when the new content is held, so that the project is as it was; and in any
-//! case when the view shows it nowhere any more.
+//! Lower gets it back under its first name if the new content is held, so that the project is as it was, and in any case
+//! once the view shows it nowhere.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::store::{
 };
 use crate::sys::file::{FileKind, Meta};
 
-/// What a path had, under another name in lower, where the view has an entry of its own.
+/// What a path had, now under another name in lower, at which the view has an entry of its own.
 struct Covered {
     path: RelPath,
     /// Its name in lower now, and the entry that covers it.
@@ -31,15 +31,15 @@ struct Covered {
 }
 
 impl Overlay {
-    /// The old inode was renamed away before the path was made anew, and that is held: lower gets it back under its own
-    /// name, and what it was renamed to becomes a copy (SPEC §4.3a).
+    /// The old inode was renamed away before the path was made anew, and the new content is held: lower gets the inode
+    /// back under its own name, and the name that it was renamed to gets a copy (SPEC §4.3a).
     pub(super) fn put_back(&self, job: &Job, comparison: &mut Comparison) -> Result<()> {
         let path = &comparison.path;
         let Some(Went { to, stamp }) = self.went_from(path)? else { return Ok(()) };
         if job.row.held.is_some() || comparison.present.exists() {
             return Ok(());
         }
-        // The inode tells, and not its times, as in what it was judged against.
+        // The inode tells, not its times, as for the content that the change was judged against.
         let is_it = |meta: &Meta| self.births.may_be_one(stamp.key(), meta.key());
         let may_go = |meta: &Meta| self.may_exchange_names(path, &to, meta.kind);
         let moved = match self.origin(&to)? {
@@ -67,8 +67,8 @@ impl Overlay {
         Ok(())
     }
 
-    /// What is at `to` goes to `path`, and a copy of it takes its place. Gives the copy of a file, opened under its temporary
-    /// name: nothing but the disk may be in the way once it is applied.
+    /// Moves what is at `to` to `path` and puts a copy in its place. Returns the copy of a file, opened under its
+    /// temporary name: once it is applied only the disk may be in the way.
     fn stage_exchange(
         &self,
         landing: &mut Landing<'_>,
@@ -89,11 +89,11 @@ impl Overlay {
         Ok(landing.open_new(to)?)
     }
 
-    /// What the path of `id` had may stand below where the view shows something else by now: a held change that was
-    /// renamed away with it, or nothing. Then it goes back before the path is judged, whose change is one of what lower
-    /// has there again, and goes on being held; what covers the other name is new there. A change of a file with several
-    /// names goes on under those that are left, and the name that goes back is made again when it lands. Gives what is to
-    /// be judged for it, if nobody else is going to judge that.
+    /// What the path of `id` had may stand below under a name where the view shows something else by now: a held change
+    /// that was renamed away with it, or nothing. Then it goes back before the path is judged. The path's change becomes
+    /// one of what lower has there again and stays held; what covers the other name is new there. A change of a file with
+    /// several names goes on under those that are left, and the name that goes back is made again when it lands. Returns
+    /// the entry at the other name if no writer is going to have it judged.
     pub(super) fn uncover(&self, id: UpperId, actor: &Writer) -> Result<Option<UpperId>> {
         let Some(covered) = self.covered(id)? else { return Ok(None) };
         let Some([(ours, _ours), (theirs, _theirs)]) = self.claim_both([id, covered.by]) else { return Ok(None) };
@@ -109,15 +109,15 @@ impl Overlay {
         let mut landing = Landing::new(&self.store, Durability::Cached);
         landing.rename(&self.lower, &covered.to, &covered.path, meta.stamp())?;
         let anchors = self.state.lock().past.uncovered(&covered.path, &covered.to, meta.stamp());
-        // Whatever the database knew of the two until now.
+        // Both are saved, whatever the database knew of them until now.
         let save = vec![ours.clone(), theirs.clone()];
         let promised = landing.promise(Epilogue { save, anchors: anchors.clone(), ..epilogue })?;
-        // What waits for review under the other name is kept waiting by what was seen there.
+        // If a change waits for review under the other name, what was seen there keeps it waiting.
         let tree = self.tree_of(actor.pid).filter(|_| !waits);
         let (applied, is_left) = {
             let mut state = self.state.lock();
             let applied = match promised.apply() {
-                // Somebody else has put something there: the judging will find it.
+                // Someone else has put something there, which the judging will find.
                 Err(err) if matches!(err, store::Error::Conflict { .. }) || err.errno() == libc::EEXIST => {
                     return Ok(None);
                 }
@@ -127,7 +127,7 @@ impl Overlay {
             state.know(anchors);
             state.uncovered(&covered, [ours, theirs]);
             if let Some(tree) = tree {
-                // That nothing is there now is its own doing (SPEC §7).
+                // The writer's own process tree emptied that name (SPEC §7).
                 state.saw(&covered.to, None, Some(tree));
             }
             (applied, is_left)
@@ -136,11 +136,11 @@ impl Overlay {
         Ok(is_left.then_some(covered.by))
     }
 
-    /// What lower has where the path's old content went, if that is it still, and nobody has changed it since it was covered.
+    /// What lower has where the path's old content went, if it still is that content, unchanged since it was covered.
     fn goes_back(&self, covered: &Covered, ours: &UpperRow, theirs: &UpperRow) -> Result<Option<Meta>> {
         let Covered { path, to, stamp, .. } = covered;
         let as_it_was = *ours.path() == *path && (*theirs.path() == *to || theirs.base.is_shared());
-        // Structure is one change with the deletion whose place it took, and nobody would judge it without that.
+        // Structure is one change with the deletion whose place it took, and would not be judged without that.
         let is_content = |meta: &Meta| has_content(meta) && !theirs.what.is_structure();
         let below = self.lower.stat(to).doing(|| format!("stat {to}"))?;
         let is_base = |meta: &Meta| matches!(theirs.base.below, Below::Entry { stamp, .. } if same_content_stamp(&stamp, &meta.stamp()));
@@ -157,13 +157,13 @@ impl Overlay {
         }
     }
 
-    /// Whether what lower has may go from one name to the other with nobody asked. Where a rule waits both its coming and its
-    /// going are reviewed; what lies where nobody judges may have become anything since.
+    /// True if what lower has may move from one name to the other without review. Where a rule waits, both its coming and
+    /// its going are reviewed; where nothing is judged it may have become anything since.
     fn may_exchange_names(&self, path: &RelPath, to: &RelPath, kind: FileKind) -> bool {
         [path, to].iter().all(|name| self.action(name, kind) == Action::Auto)
     }
 
-    /// Where what was last at a free path went, by a rename of its own or of a directory.
+    /// Where the last content of a free path went, by a rename of its own or of a directory.
     pub(in crate::overlay) fn went_from(&self, path: &RelPath) -> Result<Option<Went>> {
         if self.is_in_held_dir(path) {
             // Lower has no place for it there.
@@ -171,7 +171,7 @@ impl Overlay {
         }
         let went = self.state.lock().past.get(path).and_then(|known| known.went.clone());
         Ok(match (went, self.anchor_of(path)?) {
-            // What came in this session leaves nobody without anything.
+            // Nothing older than the session was here, so nothing has to come back.
             (_, Some(AnchorState::Nothing) | None) => None,
             (Some(went), Some(_)) => Some(went),
             (None, Some(AnchorState::Moved { to, stamp })) => Some(Went { to, stamp }),
@@ -189,16 +189,17 @@ impl Overlay {
         let Some(Went { to, stamp }) = self.went_from(&path)? else { return Ok(None) };
         let state = self.state.lock();
         let by = state.uppers.at(&to).or_else(|| state.uppers.of_inode(&stamp)).and_then(|by| state.uppers.get(by));
-        // One that was written by another name of its inode is a change of all of them.
+        // An entry that was written through another name of the inode is a change of all its names.
         let covers = |by: &&Upper| by.row.id != id && (*by.row.path() == to || by.row.base.is_shared());
         if !state.past.came_here(&to) {
-            // It had this content all along, and has it to be judged against.
+            // The other name had this content all along, and is judged against it.
             return Ok(None);
         }
         Ok(by.filter(covers).map(|by| Covered { path, to: to.clone(), by: by.row.id, stamp }))
     }
 
-    /// Two entries at once, unless one is gone. Who waits for them has neither, so that no two wait for each other.
+    /// Claims two entries at once; `None` if one is gone. While it waits it holds neither, so that no two wait for each
+    /// other.
     fn claim_both(&self, ids: [UpperId; 2]) -> Option<[(UpperRow, Claim<'_>); 2]> {
         let mut state = self.state.lock();
         while ids.iter().any(|id| state.uppers.get(*id).is_some_and(|upper| upper.busy)) {
@@ -215,13 +216,13 @@ impl Overlay {
     }
 }
 
-/// For a FIFO or socket no copy would do: others have the first one open. What waits in its place is a change of another
+/// A copy of a FIFO or socket is no substitute: others have the first one open. What waits here is a change of another
 /// kind.
 fn has_content(meta: &Meta) -> bool {
     matches!(meta.kind, FileKind::Regular | FileKind::Symlink)
 }
 
-/// The path has what it had below it again, and the change of that; the other name has nothing below.
+/// The path has its old file below it again, and the change of that; the other name has nothing below.
 fn exchange_bases(ours: UpperRow, theirs: UpperRow, meta: &Meta) -> [UpperRow; 2] {
     let ours = in_the_place_of(ours, meta);
     let content = theirs.base.content.filter(|_| theirs.held.is_some());
@@ -233,14 +234,14 @@ fn exchange_bases(ours: UpperRow, theirs: UpperRow, meta: &Meta) -> [UpperRow; 2
     ]
 }
 
-/// It takes the place of this one name: the file's other names keep their content.
+/// The row takes the place of this one name: the file's other names keep their content.
 fn in_the_place_of(row: UpperRow, meta: &Meta) -> UpperRow {
     UpperRow { base: Base::of(Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: 1 }), ..row }
 }
 
 impl State {
-    /// A renamed inode, which was `moved`, has its first name again, and a copy of it has the other; open where it is a file.
-    /// Gives the node of its further names, which have a link less.
+    /// A renamed inode, which was `moved`, has its first name again, and a copy has the other name, opened if it is a
+    /// file. Returns the node of its further names, which have one link less.
     pub(super) fn put_back(
         &mut self,
         path: &RelPath,
@@ -254,7 +255,7 @@ impl State {
         self.touched(to, &moved.stamp(), &copy);
         let node = self.nodes.at(to)?;
         if self.nodes.names(node).len() > 1 {
-            // Its other names go on being those of the renamed inode, and the copy is a file of its own.
+            // Its other names remain those of the renamed inode, and the copy is a file of its own.
             if let Some((parent, name)) = self.nodes.entry_at(to) {
                 self.nodes.part_below(node, parent, name);
             }
@@ -270,13 +271,13 @@ impl State {
         None
     }
 
-    /// Who has written to it has it judged at the close.
+    /// True if a writer is still going to have it judged at a close.
     fn is_unjudged(&self, path: &RelPath) -> bool {
         let node = self.nodes.at(path);
         self.handles.values().any(|handle| Some(handle.node) == node && handle.is_unjudged())
     }
 
-    /// Lower has a path's old inode again, and nothing under the name that it had.
+    /// Lower has a path's old inode again, and nothing under the name that the inode had meanwhile.
     fn uncovered(&mut self, covered: &Covered, rows: [UpperRow; 2]) {
         self.epoch += 1;
         self.recent_put_back(&covered.to, &covered.path);
@@ -285,9 +286,9 @@ impl State {
                 self.nodes.set_lower(node, None);
             }
             if let Some(upper) = self.uppers.remove(row.id) {
-                // What went back is not there to be taken along.
+                // What went back can no longer be taken along.
                 let takes_along = upper.takes_along.filter(|(source, _)| *source != covered.to);
-                // What goes on waiting is judged already.
+                // A change that goes on waiting is judged already.
                 let dirty = upper.dirty || upper.row.held.is_none() || row.held.is_none();
                 self.uppers.insert(Upper { row, recorded: Recorded::Row, dirty, takes_along, ..upper });
             }

@@ -1,8 +1,9 @@
 //! Settling: the moment at which what happened to a path is judged, and lands or is held.
 //!
 //! The verdict is a function of what a path had, what it has now, and who wrote it. [`super::compare`] gathers the facts,
-//! [`policy`](crate::policy) rules, [`super::land`] and [`super::hold`] act, each on an entry that is claimed ([`super::claim`]). What was
-//! judged is what lands: when a write came in between, the entry stays as it is until that writer is done.
+//! [`policy`](crate::policy) decides, and [`super::land`] or [`super::hold`] acts, on an entry that is claimed
+//! ([`super::claim`]). Exactly what was judged lands: if a write comes in between, the entry stays as it is until that
+//! writer is done.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,34 +29,35 @@ pub enum Settled {
     Unchanged,
     Landed,
     Held(ChangeId),
-    /// Somebody else went on writing: the last one to close decides.
+    /// Another writer went on writing: the last one to close decides.
     Postponed,
 }
 
-/// What has something judged, and who hears of it.
+/// Why a change is judged now, and who learns of a denial.
 pub(super) struct Occasion {
-    /// Reasons that the moment brings, not the content.
+    /// Reasons to hold that come from the moment, not from the content.
     pub because: Vec<Reason>,
     pub denial: Denial,
-    /// What wrote it, where that is judged at a close or at the last release.
+    /// The handle it was written through, if it is judged at a close or at the last release.
     pub through: Option<Arc<Handle>>,
 }
 
 impl Occasion {
-    /// Somebody does it just now, and can be told that it is denied.
+    /// A request under way caused it, and can be told that it is denied.
     pub fn told() -> Self {
         Self { because: Vec::new(), denial: Denial::Drops, through: None }
     }
 }
 
 impl Overlay {
-    /// Judges an upper entry and acts on the verdict. What a permission program denies is held.
+    /// Judges an upper entry and acts on the verdict. If a permission program denies it, it is held.
     pub(in crate::overlay) fn settle(&self, id: UpperId, actor: &Writer) -> Result<Settled> {
         self.settle_because(id, actor, Vec::new())
     }
 
-    /// What was written and not closed when the daemon died is held, however small (SPEC §7). What hides a file that came in
-    /// this session was to have it removed with nobody asked, as the source of a rename or by a deletion: so it goes.
+    /// What was written and not closed when the daemon died is held, however small (SPEC §7). An exception is an entry
+    /// that hides a file that came in this session: as the source of a rename or by a deletion that file was to go
+    /// without review, and it does.
     pub(in crate::overlay) fn settle_interrupted(&self, id: UpperId) -> Result<()> {
         let is_structure = self.state.lock().uppers.get(id).is_some_and(|upper| upper.row.what.is_structure());
         if is_structure {
@@ -66,7 +68,7 @@ impl Overlay {
         self.settle_because(id, &Writer::default(), because).map(|_| ())
     }
 
-    /// What goes may be all that the disk has of what was renamed to another name.
+    /// Syncs `stage/`: the file that is about to go may be the disk's only copy of what was renamed to another name.
     fn is_copied_on_disk(&self) -> bool {
         self.store
             .sync_stage()
@@ -74,7 +76,7 @@ impl Overlay {
             .is_ok()
     }
 
-    /// Of a file that is as it was: what somebody has put there since is his.
+    /// True if the entry hides a file that came in this session and is unchanged; what someone else put there is theirs.
     fn hides_fresh(&self, id: UpperId) -> Result<bool> {
         let hidden = {
             let state = self.state.lock();
@@ -95,12 +97,12 @@ impl Overlay {
         self.settle_on(&Occasion { because, denial: Denial::Holds, through: None }, id, actor)
     }
 
-    /// The same for who can be told that it was denied: by [`Error::Denied`].
+    /// The same for a caller that can be told of a denial, by [`Error::Denied`].
     pub(in crate::overlay) fn settle_or_deny(&self, id: UpperId, actor: &Writer) -> Result<Settled> {
         self.settle_on(&Occasion::told(), id, actor)
     }
 
-    /// The same of what was written through a handle.
+    /// The same for what was written through a handle.
     pub(in crate::overlay) fn settle_written(&self, id: UpperId, through: &Arc<Handle>) -> Result<Settled> {
         let occasion =
             Occasion { because: through.because(), denial: Denial::Drops, through: Some(Arc::clone(through)) };
@@ -116,14 +118,14 @@ impl Overlay {
             Ok(Settled::Landed | Settled::Unchanged) => self.evict(id),
             Ok(Settled::Held(_) | Settled::Postponed) | Err(_) => {}
         }
-        // What this one came to is done: who hears of an error would take it back.
+        // Only logged: this entry's own outcome stands, and a caller that got an error would take it back.
         if let Some(Err(err)) = covering.map(|covering| self.settle(covering, actor)) {
             log::error!("judge what was put out of the way: {err}");
         }
         settled
     }
 
-    /// Judges an entry by what is there, and once more where somebody was at work at that very moment, below or on the entry.
+    /// Judges an entry by what is there, and once more if something changed at that very moment, below or in the entry.
     fn judge_until_settled(&self, occasion: &Occasion, id: UpperId, actor: &Writer) -> Result<Settled> {
         let (mut is_crossed, mut was_forsaken) = (false, false);
         loop {
@@ -140,9 +142,9 @@ impl Overlay {
                         self.raises.store(false, Ordering::Relaxed);
                     }
                 }
-                // Perhaps with a directory above: its writer has gone, and nobody else would judge it.
+                // Renamed, perhaps with a directory above it. Its writer has gone, and no other thread would judge it.
                 Ok(Settled::Postponed) if self.is_renamed(&job) => was_forsaken |= is_forsaken,
-                // Nor what a permission program wrote while it was asked.
+                // Nor would any judge what a permission program wrote while it was being asked.
                 Ok(Settled::Postponed) if is_forsaken && !was_forsaken => was_forsaken = true,
                 _ => return settled,
             }
@@ -153,8 +155,8 @@ impl Overlay {
         let mut claim = Claim { overlay: self, id: job.row.id, judged: false };
         let settled = match self.judge(job, actor) {
             Err(Error::Denied) => Err(Error::Denied),
-            // What was read had changed or gone under our hands: who did that has it judged. Not where it is done, and
-            // nothing is written any more for want of its record.
+            // What was read changed or went while we read it, and whoever did that has it judged. A halted store is
+            // different: the change may have landed without a record, and nothing is written any more.
             Err(_) if !self.store.is_halted() && self.is_disturbed(job) => Ok(Settled::Postponed),
             other => other,
         };
@@ -162,7 +164,8 @@ impl Overlay {
         settled
     }
 
-    /// It could not be judged, and nobody will come for it: whoever asks next has it tried again, and a removal keeps it.
+    /// Marks an entry that could not be judged and that no writer will settle: the next request that looks for such
+    /// entries tries again, and a removal keeps its content.
     fn leave_unjudged(&self, id: UpperId) {
         let mut state = self.state.lock();
         let upper = state.uppers.get_mut(id).filter(|upper| !upper.is_landed() && !upper.row.what.is_structure());
@@ -171,8 +174,8 @@ impl Overlay {
         }
     }
 
-    /// Whether nobody comes to judge what was written to an entry while that was judged: neither who has written and not
-    /// closed, nor who has closed and waits, nor the release of the handle through which it was written.
+    /// True if nothing will come to judge what was written to an entry while it was being judged: neither a writer that
+    /// has not closed, nor a closer that waits for its turn, nor the release of the handle that was written through.
     fn is_forsaken(&self, job: &Job) -> bool {
         let (id, state) = (job.row.id, self.state.lock());
         let is_through =
@@ -218,8 +221,8 @@ impl Overlay {
             (Answer::Deny(why), Denial::Drops) => return self.deny(job, &mut comparison, actor, &why),
             (Answer::Hold(why) | Answer::Deny(why), _) => comparison.hold_for_hook(why),
         }
-        // With the same bytes there is nothing to review, whatever the deletion waited for that it takes the place of, but
-        // how it looks where a rule has the path reviewed, and a name that comes with it.
+        // Identical bytes need no review, whatever the deletion that they replace was held for. What still does is their
+        // looks where a rule gates the path, and a further name that comes with them.
         if comparison.reasons.is_empty() || is_same && !waits {
             match self.land(job, &mut comparison, actor) {
                 Err(err) if !job.is_crossed && is_to_be_judged_again(job, &err) => return Err(err),
@@ -239,8 +242,8 @@ impl Overlay {
         self.hold(job, &mut comparison, actor)
     }
 
-    /// To ask may take as long as a person does: what somebody has saved below meanwhile is judged with the change, or makes
-    /// it stale. His times need not tell, so where content was read it is read again.
+    /// Asking may take as long as a person does. What someone saves below meanwhile is judged with the change, or makes
+    /// it stale. The file's times need not show it, so content that was read before is read again.
     fn look_below_again(&self, job: &Job, comparison: &mut Comparison) -> Result<()> {
         let Comparison { path, present: then, .. } = &*comparison;
         if self.policy().hooks.is_empty() || then.is_dir() {
@@ -258,7 +261,8 @@ impl Overlay {
         }
     }
 
-    /// Nothing that somebody else has changed is judged as what came in this session, nor goes or lands as that.
+    /// What someone else has changed no longer counts as having come in this session, and is not judged, removed or
+    /// landed as such.
     fn note_anothers(&self, job: &Job, present: &Side) {
         self.became_anothers(job.row.path(), Some(present));
         if let Some((source, _)) = &job.takes_along {
@@ -266,15 +270,15 @@ impl Overlay {
         }
     }
 
-    /// Whether the same bytes below are as durable as what is judged: that was perhaps synced, and they never. Where they
-    /// cannot be synced it lands as if they were others, for the next try would be told that all is well.
+    /// True if lower's identical bytes are as durable as the entry's, which may have been fsynced while lower's never
+    /// were. If they cannot be synced, the entry lands as if it differed: a second fsync would falsely report success.
     fn may_stand_for(&self, present: &Side, job: &Job) -> bool {
         let (true, Some(below)) = (job.synced, &present.file) else { return true };
         let synced = below.sync_all();
         synced.inspect_err(|err| log::error!("sync {}, which lands anew: {err}", job.row.path())).is_ok()
     }
 
-    /// Whether lower lacks a further name of what is judged.
+    /// True if lower lacks a further name of the entry.
     fn brings_names(&self, row: &UpperRow) -> Result<bool> {
         for name in row.further_names() {
             if !self.lower.exists(name).doing(|| format!("stat {name}"))? {
@@ -284,14 +288,14 @@ impl Overlay {
         Ok(false)
     }
 
-    /// Somebody has removed the directory since the look at it.
+    /// Looks again at the parent directory: true if it has been removed since the last look.
     fn has_lost_its_dir(&self, path: &RelPath) -> Result<bool> {
         self.look_at_dir(&path.parent().unwrap_or_default())?;
         Ok(self.is_in_held_dir(path))
     }
 
-    /// The database has no row of an entry any more, for that has landed or was discarded; one that was written meanwhile needs
-    /// a new one. Without room for it the next write is refused, and what is done is done all the same.
+    /// The database no longer has the entry's row, because the entry landed or was discarded. If it was written to meanwhile
+    /// it needs a new row. If there is no room for one, the next write is refused; what is done stays done.
     pub(in crate::overlay) fn row_dropped(&self, state: &mut State, id: UpperId) {
         let Some(upper) = state.uppers.get_mut(id) else { return };
         if !upper.dirty {
@@ -303,13 +307,13 @@ impl Overlay {
         if let Err(err) = self.save_vitally(upper) {
             log::error!("{path} was written to while it landed or was discarded, and that is not recorded: {err}");
             if let Some(open) = state.open_of(id, &path) {
-                // The next write must note itself again.
+                // Makes the next write save a row again.
                 open.dirty.store(false, Ordering::SeqCst);
             }
         }
     }
 
-    /// The database knows of an entry from here on, on a full disk, too: what it stands for is done.
+    /// Saves the entry's row, even on a full disk: what it stands for is already done.
     pub(in crate::overlay) fn save_vitally(&self, upper: &mut Upper) -> Result<()> {
         self.store.vitally_for_programs(|| self.store.save_upper(&upper.row))?;
         upper.recorded = Recorded::Row;
@@ -317,25 +321,25 @@ impl Overlay {
     }
 }
 
-/// Whether somebody was at work below at the very moment of a landing. What is written in place was closed for that: whatever
-/// was in the way, it is opened anew.
+/// True if a landing failed on a change that someone made below at that very moment. A file to be written in place was
+/// closed for the landing, so whatever was in the way, it is opened anew.
 fn is_to_be_judged_again(job: &Job, err: &Error) -> bool {
     match err {
         Error::Denied => false,
         Error::Store(store::Error::Conflict { .. }) => true,
-        // Then it is copied.
+        // On EXDEV the second attempt copies.
         _ => job.row.base.is_shared() || is_elsewhere(err),
     }
 }
 
-/// A new file has taken one name of a file with several. With the same bytes it still is a file of its own: what is
-/// written to it next must not show under the others.
+/// A new file has taken one name of a file with several. Even with the same bytes it is a file of its own: the next write
+/// to it must not show under the other names.
 pub(super) fn leaves_other_names(base: &Base, present: &Side) -> bool {
     present.is_file() && present.meta.is_some_and(|meta| meta.links > 1) && !base.is_shared()
 }
 
 impl State {
-    /// The entry's content, which the view had as `shown`, is lower's now. It stays only for who still has it open.
+    /// The entry's content, which the view showed as `shown`, is now lower's. It stays only for those who have it open.
     pub(super) fn landed(&mut self, job: &Job, shown: Option<&Meta>, meta: Option<&Meta>) {
         self.ends_as(job, meta);
         let path = job.row.path();
@@ -343,14 +347,14 @@ impl State {
             self.nodes.set_cached(node, &meta.stamp());
             self.nodes.note_shown(node, &meta.stamp());
         }
-        // A rename, which brought it here, does move the ctime.
+        // If a rename brought it here, the ctime does move.
         if let (Some(shown), Some(below), None) = (shown, meta, &job.takes_along) {
             self.nodes.keep_ctime(path, shown, below);
         }
     }
 
-    /// The same where lower had the entry's content `before`, and somebody has put something else there since: who has the
-    /// entry open has not seen it.
+    /// The same if lower had the entry's content `before` and someone has put something else there since, which those who
+    /// have the entry open have not seen.
     pub(super) fn landed_before(&mut self, job: &Job, before: Option<&Meta>, now: Option<&Meta>) {
         self.ends_as(job, now);
         let node = self.nodes.at(job.row.path());
@@ -359,12 +363,12 @@ impl State {
         }
     }
 
-    /// The entry is no more, but for who still has it open: lower has `meta` in its place.
+    /// The entry ends, except for those who still have it open: lower has `meta` in its place.
     fn ends_as(&mut self, job: &Job, meta: Option<&Meta>) {
         self.epoch += 1;
         job.open.iter().for_each(|open| open.changed_below(self.epoch));
         let node = self.nodes.at(job.row.path());
-        // A name that goes takes nothing from a file that has others.
+        // Removing one name takes nothing from a file that has others.
         if let Some(node) = node.filter(|node| meta.is_some() || self.nodes.names(*node).len() == 1) {
             self.nodes.set_lower(node, meta.map(Meta::key));
         }

@@ -28,9 +28,9 @@ pub(in crate::overlay) struct Side {
     pub node: Option<Arc<File>>,
     pub meta: Option<Meta>,
     pub digest: Option<Digest>,
-    /// Counted before its bytes went.
+    /// The number of lines, counted before the bytes were dropped.
     pub counted: Option<u64>,
-    /// Whom its access list lets do what, once that was asked.
+    /// Who may do what by its access list; read when first needed.
     pub listed: OnceLock<Listed>,
 }
 
@@ -51,12 +51,12 @@ impl Side {
         self.kind == Some(FileKind::Symlink)
     }
 
-    /// Whether it has any unless it is closed: of a symlink its target is all.
+    /// True if it holds descriptors until it is closed; a symlink's target is all there is to it.
     pub(in crate::overlay) fn has_descriptors(&self) -> bool {
         self.exists() && !self.is_symlink()
     }
 
-    /// To judge a file is not to read it: its access time may have been set a moment ago, and lands with it.
+    /// Judging a file must not count as reading it: its access time may have been set a moment ago, and lands with it.
     pub fn of_file(file: impl Into<Arc<File>>) -> std::io::Result<Self> {
         let file = file.into();
         file::keep_access_time(&file)?;
@@ -64,7 +64,7 @@ impl Side {
         Self::of_open(file, meta)
     }
 
-    /// The same of one that is like `meta`.
+    /// The same for an open file, whose attributes are `meta`.
     fn of_open(file: Arc<File>, meta: Meta) -> std::io::Result<Self> {
         let bytes = (meta.size <= TEXT_BYTES_MAX).then(|| file::read_about(&file, meta.size)).transpose()?;
         let mode = meta.mode;
@@ -91,21 +91,21 @@ impl Side {
         }
     }
 
-    /// What has no content: a directory, FIFO, socket or device.
+    /// A side without content: a directory, FIFO, socket or device.
     pub(in crate::overlay) fn of_structure(meta: Meta) -> Self {
         Self { kind: Some(meta.kind), mode: meta.mode, meta: Some(meta), ..Self::default() }
     }
 
-    /// What was kept of a path that has the permissions `mode` now.
+    /// Kept content of a path that now has the permissions `mode`.
     pub(super) fn of_kept(bytes: Vec<u8>, kept: Kept, mode: u32) -> Self {
         let (kind, mode) = if kept.symlink { (FileKind::Symlink, 0o777) } else { (FileKind::Regular, mode) };
         let (size, digest) = (bytes.len() as u64, Some(kept.digest));
         Self { kind: Some(kind), size, mode, bytes: Some(bytes), digest, ..Self::default() }
     }
 
-    /// The same of what is too large to be read.
+    /// The same for content too large to be read.
     pub(super) fn of_large_kept(file: File, kept: Kept, mode: u32) -> std::io::Result<Self> {
-        // It has no attributes, as what is read has none.
+        // It has no attributes, like kept content that is read.
         Ok(Self { mode, meta: None, digest: Some(kept.digest), ..Self::of_file(file)? })
     }
 
@@ -126,7 +126,7 @@ impl Side {
         Ok(self.digest)
     }
 
-    /// The same, to be known once.
+    /// The same, without remembering the result.
     pub(in crate::overlay) fn hash(&self) -> std::io::Result<Option<Digest>> {
         Ok(match (&self.bytes, &self.file) {
             (Some(bytes), _) => Some(Digest::of(bytes)),
@@ -135,41 +135,41 @@ impl Side {
         })
     }
 
-    /// What is remembered of this side: the content itself is kept by its hash.
+    /// What is remembered of this side; its content is kept by its hash.
     pub(in crate::overlay) fn kept(&mut self) -> std::io::Result<Option<Kept>> {
         let symlink = self.is_symlink();
         Ok(self.digest()?.map(|digest| Kept { digest, symlink }))
     }
 
-    /// What is known of it, without descriptors and without the bytes of files: of all that is confirmed at once neither
-    /// memory nor the limit of open files has room for these.
+    /// This side without descriptors and without the bytes of files: if very many changes are confirmed at once, neither
+    /// memory nor the limit of open files has room for those.
     pub(in crate::overlay) fn closed(self) -> Self {
         let counted = self.lines();
         let bytes = self.bytes.filter(|_| self.file.is_none());
         Self { bytes, counted, file: None, node: None, ..self }
     }
 
-    /// The same side as it was opened anew; none if it is another by now.
+    /// This side as it was opened anew; `None` if it is another by now.
     pub(in crate::overlay) fn reopened(&self, opened: Self) -> Option<Self> {
         let (closed, now) = (self.meta?.stamp(), opened.meta?.stamp());
         let same = self.kind == opened.kind && same_content_stamp(&closed, &now);
         same.then_some(Self { digest: self.digest, ..opened })
     }
 
-    /// Lines of what there is, where they are few enough to be counted.
+    /// The number of lines, if the content is small enough for counting.
     pub(in crate::overlay) fn lines(&self) -> Option<u64> {
         let Some(bytes) = &self.bytes else { return self.counted };
         let breaks = memchr::memchr_iter(b'\n', bytes).count();
         Some((breaks + usize::from(bytes.last().is_some_and(|byte| *byte != b'\n'))) as u64)
     }
 
-    /// What an operation remembers of this side, whose content is `content` where that is known.
+    /// What an operation remembers of this side; `content` is its content, if that is known.
     pub(in crate::overlay) fn version(&self, content: Option<Kept>) -> Option<Version> {
         let meta = self.meta.filter(|_| self.is_file() || self.is_symlink())?;
         Some(Version { group: self.masked_group(), ..Version::of(&meta, content) })
     }
 
-    /// What an entry with that side brings beside content.
+    /// What an entry with this side brings besides content.
     pub(in crate::overlay) fn looks(&self, row: &UpperRow) -> std::io::Result<Looks> {
         let file = self.file.as_deref().map(AsFd::as_fd);
         self.meta.map_or(Ok(Looks::default()), |meta| row.own_looks(file, &meta))
@@ -203,12 +203,12 @@ impl Side {
         }
     }
 
-    /// Safe content of this side, for a backup.
+    /// This side's content, complete and unchanging, for a backup.
     pub fn stage(&self, store: &store::Store) -> store::Result<Option<StagedContent>> {
         self.stage_by(|file| store.stage_content(file))
     }
 
-    /// The same to be judged against: what is found of it, though somebody is writing to it.
+    /// The same for content to judge against: as it is found, even while someone is writing to it.
     pub fn stage_found(&self, store: &store::Store) -> store::Result<Option<StagedContent>> {
         self.stage_by(|file| store.stage_found(file))
     }
@@ -228,7 +228,7 @@ impl Side {
 }
 
 impl Overlay {
-    /// What is compared with later must be there even when the file is replaced from outside.
+    /// Keeps what is compared with later: it must be there even when the file is replaced from outside.
     pub(in crate::overlay) fn keep_to_compare(&self, side: &Side) -> Result<()> {
         match side.stage(&self.store)? {
             Some(content) => Ok(self.store.keep_content(&content)?),
@@ -236,7 +236,7 @@ impl Overlay {
         }
     }
 
-    /// What is judged: what its writer has open need not be opened once more.
+    /// The side that is judged. A file that its writer has open is not opened once more.
     pub(super) fn job_side(&self, job: &Job) -> Result<Side> {
         match job.open.as_ref().and_then(|open| open.upper_file(job.row.id)) {
             Some(file) => Side::of_file(file).doing(|| format!("read {}", job.row.path())),
@@ -275,7 +275,7 @@ impl Overlay {
         match meta.kind {
             FileKind::Regular => {
                 let file = file::reopen_quietly(found.as_fd()).doing(doing)?;
-                // Looked at when it is open: that may have given it another `ctime`.
+                // Only once it is open, because opening may have changed its `ctime`.
                 Meta::of(file.as_fd()).and_then(|meta| Side::of_open(Arc::new(file), meta)).doing(doing)
             }
             FileKind::Symlink => {
@@ -286,7 +286,7 @@ impl Overlay {
         }
     }
 
-    /// The same of what is opened at once. None where it is no file by now, or may not be opened so: a look tells.
+    /// The same, opened without a look first. `None` if it is no file by now or may not be opened so; then a look tells.
     fn file_side(&self, path: &RelPath) -> std::io::Result<Option<Side>> {
         let file = match self.lower.open_quietly(path) {
             Ok(file) => file,
@@ -297,8 +297,8 @@ impl Overlay {
         meta.is_file().then(|| Side::of_open(Arc::new(file), meta)).transpose()
     }
 
-    /// Whether a file was there at the kernel's last look, so that it may be opened unseen. That of a pipe wakes its other
-    /// end, of a device who knows what.
+    /// True if a file was there at the kernel's last look, so that it can be opened unseen. Opening a pipe would wake its
+    /// other end, and opening a device may do anything.
     fn is_known_file(&self, path: &RelPath) -> bool {
         let state = self.state.lock();
         let node = state.nodes.at(path).and_then(|node| state.nodes.get(node).ok());

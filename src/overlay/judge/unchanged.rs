@@ -1,4 +1,4 @@
-//! What was written is what lower has already: no byte of it is to land, but how it looks may, and the source of a rename goes.
+//! What was written is what lower has already: no byte of it lands, but its looks may, and the source of a rename goes.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
@@ -18,8 +18,8 @@ use crate::sys::tree::Place;
 use crate::sys::xattr;
 
 impl Overlay {
-    /// Lower has these bytes already: nothing to write, nothing to keep, but the times a program saw stay (SPEC §4.10), and
-    /// what was renamed here brings its attributes.
+    /// Lower has these bytes already, so there is nothing to write and nothing to keep. The times that a program saw stay
+    /// (SPEC §4.10), and what was renamed here brings its attributes.
     pub(super) fn end_unchanged(&self, job: &Job, new: &Side, present: &Side, actor: &Writer) -> Result<Settled> {
         let path = job.row.path();
         if !self.brings_older(job) {
@@ -33,19 +33,19 @@ impl Overlay {
             epilogue.verdicts.push((held.id.clone(), path.clone(), Fate::Ended));
             epilogue.events.push(self.hold_ended(path, held, "[equal to the project]", actor));
         }
-        // Asked and opened before the source of a rename goes: after that nothing but the disk may be in the way.
+        // Checked and opened before the source of a rename goes: after that only the disk may be in the way.
         if job.synced {
             self.store.open_log()?;
         }
         self.remove_along(job, new, present, actor)?;
-        // An older source has left its times there.
+        // An older source may have left its times there.
         let now = self.lower.stat(path).doing(|| format!("stat {path}"))?;
         let is_same = self.has_still(path, new, present);
         if !is_same {
             self.take_back_times(path, new.meta, now);
         }
         let mut state = self.state.lock();
-        // Whoever writes meanwhile is judged against what lower has by our own doing.
+        // A write that comes meanwhile is judged against what we ourselves made of lower.
         if let (Some(before), Some(after), true) = (present.meta, &now, is_same) {
             state.touched(path, &before.stamp(), after);
         }
@@ -62,17 +62,17 @@ impl Overlay {
         if !is_same {
             self.shows_anew(path);
         } else if new.meta.zip(now).is_some_and(|(shown, now)| looks_and_time(&shown) != looks_and_time(&now)) {
-            // What could not be given.
+            // Some looks could not be given.
             self.tell_landed(path);
         }
         if job.synced {
-            // The row was made durable with the content. It must be gone before the content is.
+            // The row was made durable with the content, and must be durably gone before the content is.
             self.store.sync()?;
         }
         Ok(Settled::Unchanged)
     }
 
-    /// Whether lower has the same bytes still, in the same file. What cannot be read now is looked at again by who asks next.
+    /// True if lower still has the same bytes in the same file. If it cannot be read now, the next look finds out.
     fn has_still(&self, path: &RelPath, new: &Side, present: &Side) -> bool {
         let is_it = self.present_side(path).and_then(|now| {
             let same = is_same_inode(present, &now) && new.same_as(&now).doing(|| format!("compare {path}"))?;
@@ -81,8 +81,8 @@ impl Overlay {
         is_it.inspect_err(|err| log::warn!("look again at what has not changed: {err}")).unwrap_or(false)
     }
 
-    /// Somebody has saved what lower has at a path at the moment at which it was given the times of what was there before:
-    /// they would have his content taken for that.
+    /// Someone else has saved the path at the moment at which it was given the times of what was there before: these
+    /// would make the saved content pass for the old.
     fn take_back_times(&self, path: &RelPath, given: Option<Meta>, now: Option<Meta>) {
         let Some(now) = now.filter(|now| given.is_some_and(|given| given.mtime == now.mtime)) else { return };
         let [access, modification] = [now.atime, file::now()].map(file::to_timespec);
@@ -92,7 +92,7 @@ impl Overlay {
         }
     }
 
-    /// Lower has something at a path that the kernel has not been told of.
+    /// Tells the kernel that lower has something new at a path.
     fn shows_anew(&self, path: &RelPath) {
         let node = self.state.lock().nodes.at(path);
         if let Some(node) = node {
@@ -102,7 +102,7 @@ impl Overlay {
         self.doubt(path);
     }
 
-    /// Owner, attributes, mode and times of what has the same bytes, if it is still there as it was `present`.
+    /// Gives the same bytes below the entry's owner, attributes, mode and times, if they are still there as at `present`.
     fn give_looks(&self, row: &UpperRow, new: &Side, present: &Side) -> Result<()> {
         let path = row.path();
         let (Some(FileKind::Regular | FileKind::Symlink), Some(ours), Some(theirs)) =
@@ -117,19 +117,19 @@ impl Overlay {
         self.part_nameless_from(&theirs)?;
         let dressed = dress(&self.lower.place(path)?, row, (new, &ours), (present, &theirs));
         match dressed {
-            // Those of another's file are not an ordinary user's to give, and its bytes are what he wanted them to be.
+            // An ordinary user may not change those of another user's file, and its bytes are as wanted.
             Err(err) if err.kind() == ErrorKind::PermissionDenied && !file::is_own(&theirs) => Ok(()),
             dressed => dressed.doing(|| format!("change attributes of {path}")),
         }
     }
 
-    /// Whether a file from before the session goes by being renamed here.
+    /// True if a file older than the session goes by being renamed here.
     fn brings_older(&self, job: &Job) -> bool {
         job.takes_along.as_ref().is_some_and(|(source, _)| !self.state.lock().past.is_fresh(source))
     }
 
-    /// The source of a rename goes with what it was renamed over, which has the same content. One that is older than the
-    /// session leaves its attributes there; its going is told, and can be undone.
+    /// Removes the source of a rename whose target has the same content. A source older than the session leaves its
+    /// attributes there; its removal is recorded as an event and can be undone.
     fn remove_along(&self, job: &Job, new: &Side, present: &Side, actor: &Writer) -> Result<()> {
         let Some((source, stamp)) = &job.takes_along else { return Ok(()) };
         let mut landing = Landing::new(&self.store, Durability::Cached);
@@ -153,7 +153,7 @@ impl Overlay {
         };
         let promised = landing.promise(epilogue)?;
         if is_older {
-            // Nothing but the disk is in the way any more.
+            // From here on only the disk can be in the way.
             self.give_looks(&job.row, new, present)?;
         }
         let mut applied = promised.apply()?;
@@ -170,7 +170,7 @@ impl Overlay {
         anchors.extend(taken_over);
         applied.epilogue().anchors = anchors;
         if let Some(upper) = state.uppers.get_mut(job.row.id) {
-            // Should somebody have written meanwhile, the next judging finds it gone.
+            // If the entry was written to meanwhile, the next judging finds the source gone.
             upper.takes_along = None;
         }
         drop(state);
@@ -178,7 +178,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// Keeps what goes; gives the event that tells it, and what its target has of it then.
+    /// Keeps what goes. Returns the event that tells of it and of what its target then has.
     fn stage_twin(
         &self,
         (source, path): (&RelPath, &RelPath),
@@ -202,21 +202,21 @@ impl Overlay {
     }
 }
 
-/// The looks of `new` for the same bytes at `place`, but for those that are lower's.
+/// Gives the same bytes at `place` the looks of `new`, except for those that are lower's.
 fn dress(
     place: &Place,
     row: &UpperRow,
     (new, ours): (&Side, &Meta),
     (present, theirs): (&Side, &Meta),
 ) -> io::Result<()> {
-    // A copy has not the owner of what it was copied from where this process cannot give it that.
+    // A copy lacks the owner of what it was copied from if this process may not set that.
     let has_own = |has: fn(&FileLooks) -> bool| row.looks.as_ref().is_none_or(has);
     if has_own(FileLooks::has_own_owner) && (ours.uid, ours.gid) != (theirs.uid, theirs.gid) {
         place.set_owner(Some(ours.uid), Some(ours.gid))?;
     }
     let files = new.file.as_ref().zip(present.file.as_ref()).filter(|_| has_own(FileLooks::has_own_xattrs));
     let attributes = files.map_or(Ok(false), |(ours, theirs)| xattr::copy(ours.as_fd(), theirs.as_fd(), &[]))?;
-    // Last: the bits of the group are a list's mask, and without that list rights of the group.
+    // Last, because with an access list the group bits are its mask; without that list they would be rights of the group.
     if attributes || ours.mode != theirs.mode {
         place.set_mode(ours.mode)?;
     }

@@ -1,4 +1,4 @@
-//! What the view asks of the past, with a look at lower.
+//! What the view asks about the past, answered with a look at lower.
 
 use crate::model::RelPath;
 use crate::overlay::error::Context;
@@ -8,14 +8,14 @@ use crate::store::{Anchor, AnchorState};
 use crate::sys::file::{FileKind, Meta};
 
 impl Overlay {
-    /// What used to be at a path in this session, also by way of a directory that was renamed.
+    /// What a path had earlier in this session, also by way of a directory that was renamed.
     pub(in crate::overlay) fn anchor_of(&self, path: &RelPath) -> Result<Option<AnchorState>> {
         let to = {
             let state = self.state.lock();
             if let Some(had) = state.past.had(path) {
                 return Ok(Some(had.clone()));
             }
-            // Whatever has happened to it there since has made it known by its own.
+            // Anything done to it at that place since would have given it a record of its own.
             let Some(to) = state.past.came_along(path) else { return Ok(None) };
             to
         };
@@ -23,7 +23,7 @@ impl Overlay {
         Ok(meta.filter(|meta| !meta.is_dir()).map(|meta| AnchorState::Moved { to, stamp: meta.stamp() }))
     }
 
-    /// Whether a directory that is older than the session used to be at a path.
+    /// True if a directory older than the session used to be at a path.
     pub(in crate::overlay) fn had_dir(&self, path: &RelPath) -> Result<bool> {
         let to = {
             let state = self.state.lock();
@@ -38,9 +38,10 @@ impl Overlay {
         Ok(meta.is_some_and(|meta| meta.is_dir()))
     }
 
-    /// Whether what is at a path came in this session, so that with it nothing older goes: it is not all that is left of
-    /// something that was renamed or linked here. What stands in the first place of that has been judged as a change of it,
-    /// if it has content; a directory or a FIFO is no change of anything. `read` as in [`Self::is_fresh_as`].
+    /// True if nothing older than the session goes with what is at a path: it came in this session, and is not all that
+    /// is left of something that was renamed or linked here. What now stands in the first place of that has been judged
+    /// as a change of it if it has content; a directory or a FIFO is no change of anything. `read` as in
+    /// [`Self::is_fresh_as`].
     pub(in crate::overlay) fn loses_nothing(&self, path: &RelPath, read: Option<&Side>) -> bool {
         if self.is_fresh_as(path, read) {
             return true;
@@ -49,16 +50,17 @@ impl Overlay {
         from.is_some_and(|from| self.has_content_there(&from))
     }
 
-    /// In the project, and not only in what waits for review, which may go without a trace. What cannot be looked for is
-    /// taken to be gone.
+    /// True if the project itself has content there, not only a held change, which may go without a trace. What cannot be
+    /// looked up is taken to be gone.
     fn has_content_there(&self, path: &RelPath) -> bool {
         let has_content = |kind| matches!(kind, Some(FileKind::Regular | FileKind::Symlink));
         let is_below = matches!(self.lower.stat(path), Ok(meta) if has_content(meta.map(|meta| meta.kind)));
         is_below && matches!(self.origin(path), Ok(origin) if has_content(origin.kind()))
     }
 
-    /// A landing has recorded these, without the lock under which they became known. Whoever came in between, as by a rename of
-    /// a directory above, may have recorded what is known now before that.
+    /// Records what is known of a landing's paths once more, where it has changed. The landing recorded its anchors
+    /// without the lock under which they became known, and an operation in between, such as a rename of a directory
+    /// above, may have recorded newer ones first.
     pub(in crate::overlay) fn record_what_is_known(&self, state: &State, recorded: &[Anchor]) {
         let anew = state.past.known_since(recorded);
         if !anew.is_empty()
@@ -68,12 +70,12 @@ impl Overlay {
         }
     }
 
-    /// Whether what is at a path came in this session, content and all, and nobody else has changed it since.
+    /// True if what is at a path came in this session, content and all, and no one else has changed it since.
     pub(in crate::overlay) fn is_fresh(&self, path: &RelPath) -> bool {
         self.is_fresh_as(path, None)
     }
 
-    /// The same, where it has just been read by what that gave, without another look.
+    /// The same for a path that has just been read as `read`, without another look.
     pub(in crate::overlay) fn is_fresh_as(&self, path: &RelPath, read: Option<&Side>) -> bool {
         let came_in_session = self.state.lock().past.is_fresh(path);
         came_in_session && !self.became_anothers(path, read)
@@ -81,7 +83,7 @@ impl Overlay {
 }
 
 impl State {
-    /// Anchors that a landing has brought, once lower has changed.
+    /// Takes over the anchors of a landing, once lower has changed.
     pub(in crate::overlay) fn know(&mut self, anchors: Vec<Anchor>) {
         self.past.know(anchors);
     }

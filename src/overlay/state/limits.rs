@@ -1,7 +1,7 @@
-//! What programs may take of the view and no more, so that one that only wants to hinder leaves the rest working.
+//! Limits on what programs may take of the view, so that one that means to obstruct leaves the rest working.
 //!
-//! Refused is what begins something: a new change, a write that needs more room, an open. What is there can be written
-//! again, removed, confirmed and discarded, and nothing that was done is undone.
+//! Only what begins something is refused: a new change, a write that needs more room, an open. What is there can still be
+//! written, removed, confirmed and discarded, and nothing that was done is undone.
 
 use std::fs::File;
 use std::sync::atomic::Ordering;
@@ -31,7 +31,7 @@ impl Extent {
     /// Something that takes no room: the file gets a hole at most.
     pub const NONE: Self = Self { begins: Position::At(0), length: 0 };
 
-    /// Bytes that come after all that a file has. Whatever else is done to it may take some of that away.
+    /// True if the bytes come after all that the file has. Any other change may take some of that away.
     pub fn adds_to(self, file: &File) -> std::io::Result<bool> {
         let begins_behind = match self.begins {
             Position::At(offset) => offset >= file.metadata()?.len(),
@@ -49,13 +49,13 @@ impl Extent {
 }
 
 impl Overlay {
-    /// `EDQUOT` where as much as may be is held or being written already, or new content of so many bytes has no room.
+    /// `EDQUOT` if as many changes are held or being written as may be, or if `bytes` more of content have no room.
     pub(in crate::overlay) fn check_may_change(&self, bytes: u64) -> Result<()> {
         self.check_count(1)?;
         self.check_room(bytes)
     }
 
-    /// The same for what has an entry already, and would now wait for review.
+    /// The same for a change that has an entry already and would now wait for review.
     pub(in crate::overlay) fn check_may_hold(&self) -> Result<()> {
         self.check_count(0)
     }
@@ -76,7 +76,7 @@ impl Overlay {
         }
     }
 
-    /// The same for a write to what upper has already: none is refused that only replaces what is there.
+    /// The same for a write to what upper has already. A write that only replaces bytes is never refused.
     pub(in crate::overlay) fn check_room_in(&self, file: &File, extent: Extent) -> Result<()> {
         let Err(full) = self.check_room(extent.length) else { return Ok(()) };
         use std::os::unix::fs::MetadataExt;
@@ -88,7 +88,7 @@ impl Overlay {
         }
     }
 
-    /// The content of an open file has changed.
+    /// Counts the room of an open file again, after its content has changed.
     pub(in crate::overlay) fn note_room(&self, open: &OpenFile, file: &File) -> Result<()> {
         use std::os::fd::AsFd;
         let blocks = Meta::of(file.as_fd())?.blocks;
@@ -115,7 +115,7 @@ impl Overlay {
         }
     }
 
-    /// `ENFILE` where as many are open in the view.
+    /// `ENFILE` if that many are open in the view.
     pub(in crate::overlay) fn check_may_open(&self) -> Result<()> {
         let max = self.open_max();
         match self.state.lock().handles.len() as u64 >= max {
@@ -124,7 +124,7 @@ impl Overlay {
         }
     }
 
-    /// What a person should know of limits that are nearly reached.
+    /// What a person should know about limits that are nearly reached.
     pub fn limit_notices(&self) -> Vec<String> {
         let limits = self.policy().settings.limits;
         let state = self.state.lock();

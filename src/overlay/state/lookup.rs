@@ -15,14 +15,14 @@ use crate::store::{Below, STATE_DIR_NAME, UpperId, What, is_temp_name};
 use crate::sys::file::{FileKind, Meta};
 use crate::sys::tree::DirEntry;
 
-/// Tries to list a directory while nothing lands; then nothing may land meanwhile.
+/// Attempts to list a directory without the lock, hoping that nothing lands meanwhile; after these it is listed under it.
 const UNLOCKED_LISTINGS_MAX: usize = 3;
 
-/// What a look at a name gives.
+/// The result of looking a name up.
 #[derive(Clone, Copy, Debug)]
 pub enum Found {
     Entry(Entry),
-    /// And for how long nothing is there.
+    /// Nothing is there, and for how long that holds.
     Nothing(Holds),
 }
 
@@ -40,11 +40,11 @@ pub struct ListEntry {
     pub kind: FileKind,
 }
 
-/// Where a directory is, and what lower's looks like. While a directory is watched, two listings of it between which this
-/// has stayed the same, and no name was reported, are the same.
+/// Where a directory is, and the stamp of lower's. While a directory is watched, two listings of it are the same if this
+/// has stayed the same and no name was reported in between.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListingStamp {
-    /// What upper has in it goes by the path.
+    /// Upper's entries in it go by the path.
     path: RelPath,
     below: Option<Stamp>,
 }
@@ -60,7 +60,7 @@ pub(in crate::overlay) enum Origin {
 }
 
 impl Origin {
-    /// What lower has, where that is what the view has.
+    /// The stamp of what lower has, if that is what the view shows.
     pub fn stamp_below(&self) -> Option<Stamp> {
         match self {
             Self::Lower(meta) => Some(meta.stamp()),
@@ -68,7 +68,7 @@ impl Origin {
         }
     }
 
-    /// Of what the view has.
+    /// The kind of what the view has.
     pub fn kind(&self) -> Option<FileKind> {
         match self {
             Self::Lower(meta) | Self::Upper(_, meta) => Some(meta.kind),
@@ -107,13 +107,13 @@ impl Overlay {
         Ok(walked)
     }
 
-    /// The node of `parent`/`name`, which the kernel then knows until it forgets it, or for how long the name is missing.
+    /// Returns the node of `parent`/`name`, which the kernel knows until it forgets it, or how long the name is missing.
     pub fn find(&self, parent: NodeId, name: &OsStr) -> Result<Found> {
         self.wait_for_release(|state| state.nodes.child(parent, name));
         self.find_now(parent, name, Asked::ToLook)
     }
 
-    /// The same for who may have an entry claimed that a release waits for, as who has just made what is there.
+    /// The same for a caller that may have claimed an entry a release waits for, such as one that has just made the file.
     pub(in crate::overlay) fn look_up(&self, parent: NodeId, name: &OsStr) -> Result<Entry> {
         match self.find_now(parent, name, Asked::ToChange)? {
             Found::Entry(entry) => Ok(entry),
@@ -149,7 +149,7 @@ impl Overlay {
             };
             drop(state);
             if known.is_some() && known != entered.map(|(node, _)| node) {
-                // Not every look is one of the kernel's, which would know by the answer.
+                // The kernel would learn this from the answer, but not every lookup is the kernel's.
                 self.tell(|observer| observer.entry_changed(parent, name));
             }
             left.iter().for_each(|(parent, name)| self.tell_left(*parent, name));
@@ -167,8 +167,8 @@ impl Overlay {
         }
     }
 
-    /// What the view has at what is a path since `epoch`. None where that is no longer so: an upper file was let go of between
-    /// the look and the `stat`, or a directory above was renamed.
+    /// What the view has at `path`, which was right at `epoch`. `None` if it no longer is: between the look and the
+    /// `stat` an upper file was let go of, or a directory above was renamed.
     pub(in crate::overlay) fn origin_in(&self, path: &RelPath, epoch: u64) -> Result<Option<Origin>> {
         match self.origin_now(path) {
             Err(err) if err.code() == libc::ENOENT && self.state.lock().epoch != epoch => Ok(None),
@@ -198,18 +198,18 @@ impl Overlay {
             if is_lowers {
                 return self.origin_below(path);
             }
-            // In a directory that is held, whatever lower has there is not in the view's.
+            // In a held directory, whatever lower has at the path is not part of the view.
             let Some(id) = upper else { return Ok(Origin::Nothing) };
             match self.origin_of_upper(path, id) {
-                // It landed and was let go between the two looks: what it was is lower's now.
+                // The entry landed and was let go between the two looks: lower has it now.
                 Err(err) if err.code() == libc::ENOENT && self.state.lock().uppers.at(path) != Some(id) => {}
                 other => return other,
             }
         }
     }
 
-    /// What has this very name. Another name of an inode that is being changed is lower's still: what happens to the
-    /// name happens to it, and the change stays with the name it was made under.
+    /// What has this very name. Another name of an inode that is being changed is still lower's: an operation on the name
+    /// acts on that, and the change stays with the name it was made under.
     pub(in crate::overlay) fn origin_by_name(&self, path: &RelPath) -> Result<Origin> {
         let origin = self.origin(path)?;
         let is_alias = match &origin {
@@ -226,7 +226,7 @@ impl Overlay {
     fn origin_of_upper(&self, path: &RelPath, id: UpperId) -> Result<Origin> {
         let what = self.state.lock().uppers.get(id).map(|upper| upper.row.what.clone());
         match what {
-            // Landed a moment ago, and lower has it.
+            // It landed a moment ago, and lower has it.
             None => self.origin_below(path),
             Some(What::Whiteout) => Ok(Origin::Hidden(id)),
             Some(What::File | What::Symlink | What::Dir | What::Node) => match self.upper_meta(path, id) {
@@ -243,7 +243,7 @@ impl Overlay {
         }
     }
 
-    /// The same where it is known what lower has.
+    /// The same, where what lower has is known already.
     pub(in crate::overlay) fn origin_of_lower(&self, path: &RelPath, meta: Meta) -> Result<Origin> {
         if meta.is_dir() {
             return Ok(Origin::Lower(self.with_held_dirs(path, meta)?));
@@ -261,8 +261,8 @@ impl Overlay {
         Ok(Origin::Lower(self.as_linked(meta)))
     }
 
-    /// What lower tells of a directory, which has a link for each directory in it: those of the view. File systems that do
-    /// not count them say 1.
+    /// A directory's attributes in lower, but with a link for each directory that the view has in it. File systems that
+    /// do not count directories report 1.
     fn with_held_dirs(&self, path: &RelPath, meta: Meta) -> Result<Meta> {
         if meta.links < 2 {
             return Ok(meta);
@@ -274,25 +274,25 @@ impl Overlay {
         Ok(Meta { links: meta.links.saturating_add(made).saturating_sub(hidden).max(2), ..meta })
     }
 
-    /// What lower tells of an inode, its links counted as the view has them: without the names that are held as deleted
-    /// or replaced.
+    /// An inode's attributes in lower, but with its links as the view has them: without the names that are held as
+    /// deleted or replaced.
     pub(in crate::overlay) fn as_linked(&self, meta: Meta) -> Meta {
         let taken = self.state.lock().uppers.names_taken(&meta.stamp());
         Meta { links: meta.links.saturating_sub(taken), ..meta }
     }
 
-    /// How many names lower has at most for an inode whose links are counted so: those that are held as deleted or replaced
-    /// as well.
+    /// The most names that lower can have for an inode whose links are counted that way: the names held as deleted or
+    /// replaced come on top.
     pub(in crate::overlay) fn links_below(&self, meta: &Meta) -> u32 {
         meta.links.saturating_add(self.state.lock().uppers.names_taken(&meta.stamp()))
     }
 
-    /// Landed and evicted between two looks, as a release does at any moment: lower has what it was.
+    /// True if an entry landed and was evicted between two looks, as a release does at any moment: lower has it now.
     pub(in crate::overlay) fn is_let_go(&self, id: UpperId) -> bool {
         self.state.lock().uppers.get(id).is_none()
     }
 
-    /// The node of a name from now on, and what it looks like; none where nothing is.
+    /// Binds a name to its node. Returns the node and its attributes, or `None` if nothing is there.
     fn enter(
         &self,
         state: &mut State,
@@ -324,7 +324,7 @@ impl Overlay {
         Ok(Some((node, meta)))
     }
 
-    /// What a path shows, and which lower inode that stands for.
+    /// What a path shows, and the lower inode that it stands for.
     pub(in crate::overlay) fn inode_at(
         &self,
         state: &State,
@@ -338,8 +338,8 @@ impl Overlay {
         })
     }
 
-    /// The lower inode of an entry that has several names below: all of them are one node, also where the name of the entry
-    /// itself leads elsewhere below by now.
+    /// The lower inode of an entry with several names below: all of them are one node, even if the entry's own name leads
+    /// elsewhere below by now.
     fn shared_inode(&self, state: &State, path: &RelPath, id: UpperId) -> Result<Option<InodeKey>> {
         let Some(row) = state.uppers.get(id).map(|upper| &upper.row) else { return Ok(None) };
         let Below::Entry { stamp, links: 2.., .. } = row.base.below else { return Ok(None) };
@@ -355,7 +355,7 @@ impl Overlay {
         Ok(None)
     }
 
-    /// Whether the node of a lower inode is the entry's, too: not where that is lower's last name, which lower shows.
+    /// True if the node of a lower inode is the entry's, too. Not if that is lower's last name, which shows lower.
     fn is_shared_with(&self, state: &State, (id, stamp): (UpperId, &Stamp), key: InodeKey) -> Result<bool> {
         let Some(node) = state.nodes.of_lower(key) else { return Ok(false) };
         let paths = state.nodes.paths(node)?;
@@ -375,7 +375,7 @@ impl Overlay {
         self.state.lock().nodes.forget(node, lookups);
     }
 
-    /// A directory's entries in the view.
+    /// The entries of a directory in the view.
     pub fn list(&self, dir: NodeId) -> Result<Vec<ListEntry>> {
         let path = self.state.lock().nodes.path(dir)?;
         let (below, state) = self.list_with_stand_ins(&path)?;
@@ -405,7 +405,7 @@ impl Overlay {
         Ok(entries)
     }
 
-    /// None where names may come or go below unseen.
+    /// `None` if names may come or go below unseen.
     pub fn listing_stamp(&self, dir: NodeId) -> Option<ListingStamp> {
         self.watch(dir)?;
         let path = self.state.lock().nodes.path(dir).ok()?;
@@ -413,8 +413,8 @@ impl Overlay {
         Some(ListingStamp { path, below })
     }
 
-    /// What is listed of lower, once upper has an entry for each directory that somebody removed and that something is held
-    /// in, where that can be.
+    /// Lower's listing, once upper has an entry for each directory that was removed below and still has something held in
+    /// it, as far as that can be made.
     fn list_with_stand_ins(&self, path: &RelPath) -> Result<(Vec<DirEntry>, MutexGuard<'_, State>)> {
         for _ in 0..UNLOCKED_LISTINGS_MAX {
             self.look_at_dir(path)?;
@@ -436,7 +436,7 @@ impl Overlay {
         self.list_below(path)
     }
 
-    /// Lower's entries and the state they go with: what lands between the two looks would be in neither.
+    /// Lower's entries and the state that goes with them: what landed between the two looks would be in neither.
     fn list_below(&self, path: &RelPath) -> Result<(Vec<DirEntry>, MutexGuard<'_, State>)> {
         let list = |held: Option<UpperId>| match held.map_or_else(|| self.lower.list(path), |_| Ok(Vec::new())) {
             Err(err) if err.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -468,7 +468,7 @@ impl Overlay {
         match upper {
             Some(id) => self.store.upper_place(id)?.read_symlink().doing(|| format!("read symlink {path}")),
             None => match self.lower.place(&path)?.read_symlink() {
-                // Somebody has put something else there, or nothing: the kernel looks the name up anew.
+                // Someone has put something else there, or nothing is there: the kernel looks the name up anew.
                 Err(err) if matches!(err.raw_os_error(), Some(libc::EINVAL | libc::ENOENT)) => {
                     Err(Error::Errno(libc::ESTALE))
                 }
@@ -482,7 +482,7 @@ impl Overlay {
         self.state.lock().nodes.path(node)
     }
 
-    /// Where the directory above a node is.
+    /// The directory that a node is in; the root for a node without a name.
     pub fn parent_of(&self, node: NodeId) -> NodeId {
         let state = self.state.lock();
         state.nodes.get(node).ok().and_then(|node| node.names.first().map(|name| name.parent)).unwrap_or(ROOT)
@@ -490,13 +490,14 @@ impl Overlay {
 }
 
 impl State {
-    /// Whether the view has at a path what lower has there, if that is anything.
+    /// True if the view shows at a path whatever lower has there.
     pub(in crate::overlay) fn is_taken_from_lower(&self, path: &RelPath) -> bool {
         !is_reserved(path) && self.uppers.at(path).is_none() && !self.uppers.is_in_held_dir(path)
     }
 
-    /// A name that shows lower is none of a node that stands for an upper entry elsewhere: somebody has renamed the file
-    /// or its directory below, and what is written to the one must not reach the other. Whether it was one until now.
+    /// Parts a name that shows lower from a node that stands for an upper entry elsewhere: someone has renamed the file
+    /// or its directory below, and a write to the one must not reach the other. Returns whether the name was the node's
+    /// until now.
     pub(in crate::overlay) fn part_from_upper(&mut self, parent: NodeId, name: &OsStr, key: InodeKey) -> Result<bool> {
         let path = self.nodes.child_path(parent, name)?;
         let child = self.nodes.child(parent, name);
@@ -516,10 +517,10 @@ impl State {
         Ok(parted)
     }
 
-    /// The upper entry that a node stands for, where that is not at `path`.
+    /// The upper entry that a node stands for, if that is not at `path`.
     pub(in crate::overlay) fn upper_elsewhere(&self, node: NodeId, path: &RelPath) -> Option<UpperId> {
         if self.uppers.count() == 0 {
-            // As mostly, and each look at a name asks.
+            // The usual case, and every lookup asks.
             return None;
         }
         let is_elsewhere = |id: &UpperId| {
@@ -533,7 +534,7 @@ impl State {
         })
     }
 
-    /// Who had an entry open when its name came to show lower has it open by that name again.
+    /// Handles that had an entry open when its name came to show lower have it open by that name again.
     fn join_again(&mut self, id: UpperId, parent: NodeId, name: &OsStr) {
         if let Some(node) = self.node_strayed(id) {
             self.nodes.name(node, parent, name);
@@ -543,13 +544,13 @@ impl State {
         }
     }
 
-    /// The node by which somebody has an entry open that its names do not lead to.
+    /// The node through which an entry is open although the entry's names do not lead to it.
     pub(in crate::overlay) fn node_strayed(&self, id: UpperId) -> Option<NodeId> {
         let node = self.uppers.get(id)?.strayed?;
         self.nodes.open_on(node).filter(|open| open.upper() == Some(id)).map(|open| open.node)
     }
 
-    /// All names of an entry are one node, also those that lower does not have yet, and further names of the inode that it is of.
+    /// Makes all names of an entry one node, including those that lower does not have yet and further names of its inode.
     fn join_names(&mut self, id: UpperId, parent: NodeId, name: &OsStr) {
         let Some(names) = self.uppers.get(id).map(|upper| &upper.row.names) else { return };
         let known: Vec<NodeId> = names.iter().filter_map(|name| self.nodes.file_at(name)).collect();
@@ -559,12 +560,12 @@ impl State {
     }
 }
 
-/// What the view never shows of lower: our state, and entries that are about to take a path.
+/// True for what the view never shows of lower: our state, and temporary entries that are about to take a path.
 pub(in crate::overlay) fn is_reserved(path: &RelPath) -> bool {
     path.parent().zip(path.name()).is_some_and(|(dir, name)| is_reserved_name(&dir, name))
 }
 
-/// Whether a path or a directory above it is.
+/// True if a path or a directory above it is reserved.
 pub(in crate::overlay) fn is_within_reserved(path: &RelPath) -> bool {
     path.components().next().is_some_and(|first| first == STATE_DIR_NAME) || path.components().any(is_temp_name)
 }

@@ -1,8 +1,8 @@
-//! Names that a node has lost below: somebody has made one of them lead elsewhere, or nowhere, since it was looked at.
+//! Names that a node has lost below: since the last look someone has made one of them lead elsewhere, or nowhere.
 //!
-//! The kernel does not say by which name it has found a node. So what concerns one with several names is done by a name that
-//! leads to it still; and where what is about to change may have been meant by a name that is lost, the kernel is told to
-//! look once more (`ESTALE`), which it does once in each call. A node with one name was asked for by that: it costs no look.
+//! The kernel does not say by which name it found a node. So an operation on a node with several names uses one that
+//! still leads to it. If the operation is a change that may have been meant for a lost name, the kernel is told to look
+//! once more (`ESTALE`), which it does once in each call. A node with one name was found by that name and costs no look.
 
 use std::ffi::{OsStr, OsString};
 
@@ -13,7 +13,7 @@ use crate::overlay::{Error, Overlay, Result, State};
 use crate::sys::file::FileKind;
 
 impl Overlay {
-    /// The first path of a node that leads to it still.
+    /// The first path of a node that still leads to it.
     pub(in crate::overlay) fn path_there(&self, node: NodeId) -> Result<RelPath> {
         loop {
             let path = {
@@ -32,8 +32,9 @@ impl Overlay {
         }
     }
 
-    /// `ESTALE` for a node that is about to be changed, or named once more, and that the kernel may have found by a name that
-    /// is lost. Who has it open has asked by no name, and would be told that instead of the kernel.
+    /// Returns `ESTALE` for a node that is about to be changed or linked, and that the kernel may have found by a lost
+    /// name. Not if the node is open: a request through a handle names no path, and the error would reach the program
+    /// instead of the kernel.
     pub(in crate::overlay) fn check_asked_name(&self, node: NodeId) -> Result<()> {
         let has_several = self.state.lock().nodes.has_several_paths(node);
         let has_lost_now = has_several && self.drop_lost_names(node, None)?;
@@ -48,8 +49,8 @@ impl Overlay {
         }
     }
 
-    /// Takes from a node with several names those that it has lost, but for one of which that is known. Gives whether there
-    /// were any.
+    /// Removes the names that a node with several has lost; `known` is not checked, since it is known to lead there.
+    /// Returns whether there were any.
     pub(in crate::overlay) fn drop_lost_names(&self, node: NodeId, known: Option<&RelPath>) -> Result<bool> {
         let mut any = false;
         let paths = self.state.lock().nodes.paths(node)?;
@@ -63,8 +64,8 @@ impl Overlay {
         Ok(any)
     }
 
-    /// Something else is at a path of a node that has others, or nothing: it has lost that name below. Gives its first path
-    /// then.
+    /// Something else, or nothing, is at one of several paths of a node: it has lost that name below. Returns its first
+    /// path after that.
     pub(in crate::overlay) fn drop_lost_name(&self, node: NodeId, path: &RelPath) -> Result<RelPath> {
         let (parent, next) = {
             let mut state = self.state.lock();
@@ -79,7 +80,7 @@ impl Overlay {
         next
     }
 
-    /// A name stands for a node no more that the kernel may still find by it.
+    /// A name no longer stands for a node, and the kernel may still find the node by it.
     pub(super) fn tell_left(&self, parent: NodeId, name: &OsStr) {
         self.tell(|observer| observer.entry_changed(parent, name));
         self.tell_watchers(parent, name);
@@ -87,12 +88,12 @@ impl Overlay {
 }
 
 impl State {
-    /// Whether one of several names of a node leads elsewhere by now.
+    /// True if one of several names of a node leads elsewhere by now.
     pub(in crate::overlay) fn has_lost(&mut self, node: NodeId, path: &RelPath, origin: &Origin) -> bool {
         self.nodes.has_several_paths(node) && !self.leads_to(node, path, origin)
     }
 
-    /// Whether what is at one of several paths of a node is what that stands for.
+    /// True if what is at one of several paths of a node is what the node stands for.
     pub(in crate::overlay) fn leads_to(&mut self, node: NodeId, path: &RelPath, origin: &Origin) -> bool {
         match origin {
             Origin::Nothing | Origin::Hidden(_) => false,
@@ -102,8 +103,9 @@ impl State {
         }
     }
 
-    /// A file that has one name below has lost each other by which it was known: somebody has renamed it. Gives those, which
-    /// the kernel may still find. Not where a program changes names at this moment, who may be the one and is not done.
+    /// A file that has one name below has lost every other that was known: someone has renamed it. Returns the lost
+    /// names, by which the kernel may still find it. A name is kept while a program changes names in its directory: that
+    /// program may be the one, and not be done.
     pub(super) fn leave_former_names(
         &mut self,
         node: NodeId,
@@ -112,7 +114,7 @@ impl State {
     ) -> Vec<(NodeId, OsString)> {
         let Origin::Lower(meta) = origin else { return Vec::new() };
         let has_former = meta.links == 1 && self.nodes.get(node).is_ok_and(|node| node.names.len() > 1);
-        // Where names are taken in the view, lower has more links than are told.
+        // If the view has taken names of it, lower has more links than `meta` says.
         if !has_former || self.uppers.names_taken(&meta.stamp()) > 0 {
             return Vec::new();
         }

@@ -1,14 +1,15 @@
-//! Which inode the kernel speaks of, and what its names are.
+//! The inodes that the kernel knows, and their names.
 //!
 //! A node id is the inode number that programs see. It is lower's, unless that number is taken by a node that still
 //! lives: then a synthetic one. A node lives while the kernel knows it, a file is open on it, or a child of it lives.
 //!
-//! There may be a million, so a node is what each of them needs: stamps that are only compared are kept as [`print`]s, and
-//! what few have stands behind one pointer ([`Rare`]). What is known of one is in [`node`], what the kernel knows of it in
-//! [`told`].
+//! There may be a million nodes, so each has only what every node needs: stamps that are only compared are kept as
+//! [`print`]s, and what few nodes have is behind one pointer ([`Rare`]). What is known of one node is in [`node`], what
+//! the kernel knows of it in [`told`].
 //!
-//! Invariant: by its lower inode a node is found only while it has a name, is open, or something in it is known; `watched`
-//! has the directories with a watch, which are found so. Those of the tables are at the head of [`table`].
+//! Invariant: a node is found by its lower inode only while it has a name, is open, or something in it is known;
+//! `watched` has the directories with a watch, all of which are found that way. The invariants of the tables are at the
+//! head of [`table`].
 
 mod lower;
 mod names;
@@ -49,20 +50,20 @@ pub const ROOT: NodeId = NodeId(1);
 /// floating point still tell them apart.
 const SYNTHETIC_FIRST: u64 = 1 << 51;
 
-/// The kernel asks for a rename again as soon as it has looked, and only a program that is killed between the two does not.
+/// The kernel requests a rename again as soon as it has looked, unless the program is killed in between.
 const ASKED_AGAIN_WITHIN: Duration = Duration::from_secs(10);
 
-/// Opens that hear at one time that another file is there, far more than threads can be in an open.
+/// How many paths `told_replaced` may have: far more than threads can be in an open.
 const TOLD_REPLACED_MAX: usize = 4096;
 
-/// A name that a directory has lost by being found elsewhere.
+/// A name that a directory has lost because it was found under another one.
 pub(in crate::overlay) struct NameLeft {
     pub dir: NodeId,
     pub parent: NodeId,
     pub name: OsString,
 }
 
-/// The watch of a directory, and how much it had told: the same again where nothing was told of in between.
+/// The watch of a directory, and how much it had reported. If both are the same again, nothing was reported in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatchSeen {
     id: WatchId,
@@ -72,13 +73,14 @@ pub struct WatchSeen {
 pub(in crate::overlay) struct Nodes {
     nodes: Table,
     watched: HashMap<WatchId, NodeId>,
-    /// How often events were lost, of whatever watch.
+    /// How often events were lost, of any watch.
     events_lost: u32,
     answered: Answered,
     names_left: Vec<NameLeft>,
-    /// Where an open was told that another file is there now: the kernel looks and opens once more, and no third time.
+    /// Paths at which an open was told that another file is there now. The kernel looks and opens once more, but not a
+    /// third time.
     told_replaced: HashSet<RelPath>,
-    /// Numbers of landed files: lower has another inode now, and the view keeps the number it showed.
+    /// The numbers of landed files: lower has another inode now, and the view keeps the number that it showed.
     kept: HashMap<InodeKey, NodeId>,
     synthetic_next: u64,
     device: u64,
@@ -106,7 +108,7 @@ impl Nodes {
         })
     }
 
-    /// A node the kernel names; `ESTALE` for one that was never told.
+    /// The node of an id that the kernel uses; `ESTALE` if there is none.
     pub fn get(&self, id: NodeId) -> Result<&Node> {
         self.nodes.get(id).ok_or(Error::Errno(libc::ESTALE))
     }
@@ -119,7 +121,7 @@ impl Nodes {
         self.nodes.child(parent, name)
     }
 
-    /// The path of a node by its first name; `ENOENT` for one that has none any more.
+    /// The path of a node by its first name; `ENOENT` for a node without a name.
     pub fn path(&self, id: NodeId) -> Result<RelPath> {
         self.get(id)?;
         let mut names: Vec<&OsStr> = Vec::new();
@@ -136,10 +138,10 @@ impl Nodes {
         RelPath::parse(&bytes).map_err(|_| Error::Errno(libc::ENOENT))
     }
 
-    /// Adds the names from a node up to the root. A name in a directory that has gone leads nowhere.
+    /// Adds the names from a node up to the root. Returns whether they lead there: not if a directory above has gone.
     fn climb<'a>(&'a self, id: NodeId, names: &mut Vec<&'a OsStr>) -> bool {
         let mut at = id;
-        // Of directories, each of which has one name, in a loop: they may be more than a stack has room for calls.
+        // A loop over the directories, each of which has one name: they may be deeper than the stack has room for calls.
         while at != ROOT {
             let Some(node) = self.nodes.get(at) else { return false };
             let [Name { parent, name }] = &node.names[..] else {
@@ -159,13 +161,13 @@ impl Nodes {
         true
     }
 
-    /// Each path of a node, the first first. A name in a directory that has gone leads nowhere.
+    /// All paths of a node, that of its first name first. A name in a directory that has gone leads nowhere.
     pub fn paths(&self, id: NodeId) -> Result<Vec<RelPath>> {
         let names = self.get(id)?.names.iter();
         Ok(names.filter_map(|name| self.child_path(name.parent, &name.name).ok()).collect())
     }
 
-    /// The others of what is at a path, as far as the kernel knows them.
+    /// The other paths of what is at a path, as far as the kernel knows them.
     pub fn other_paths(&self, path: &RelPath) -> Vec<RelPath> {
         let several = self.at(path).filter(|node| self.has_several_paths(*node));
         let paths = several.and_then(|node| self.paths(node).ok()).unwrap_or_default();
@@ -196,7 +198,7 @@ impl Nodes {
         self.nodes.iter().filter(|node| node.kind == FileKind::Regular).map(|file| file.id).collect()
     }
 
-    /// Whether a path is one of a node's.
+    /// True if a path is one of a node's.
     pub fn is_at(&self, id: NodeId, path: &RelPath) -> bool {
         self.paths(id).is_ok_and(|paths| paths.contains(path))
     }
@@ -219,24 +221,24 @@ impl Nodes {
         Some((self.at(&path.parent()?)?, path.name()?))
     }
 
-    /// What is open on a node and judged.
+    /// The judged open file on a node.
     pub fn open_on(&self, id: NodeId) -> Option<&Arc<OpenFile>> {
         self.nodes.get(id)?.open()
     }
 
-    /// Whether anybody has it open, judged or not.
+    /// True if a node is open, judged or not.
     pub fn is_open(&self, id: NodeId) -> bool {
         self.nodes.get(id).is_some_and(Node::is_open)
     }
 
-    /// What is open and judged at a path.
+    /// The judged open file at a path.
     pub fn open_at(&self, path: &RelPath) -> Option<&Arc<OpenFile>> {
         let node = self.at(path)?;
         self.open_on(node).or_else(|| self.open_on(self.apart(node)?.of))
     }
 
-    /// The node of the file at `path`, which all its names have but for one that is apart: unless the kernel has forgotten
-    /// that of the others since.
+    /// The node of the file at `path`. If that name is apart, this is the node of the file's other names, unless the
+    /// kernel has forgotten that one since.
     pub fn file_at(&self, path: &RelPath) -> Option<NodeId> {
         let node = self.at(path)?;
         let file = self.apart(node).map(|apart| apart.of);
@@ -247,8 +249,9 @@ impl Nodes {
         self.nodes.get(id)?.rare.as_ref()?.apart
     }
 
-    /// Gives one of several names a node of its own, until a rename takes it away, or is not asked for again. False where it
-    /// has had one since before the kernel last looked.
+    /// Gives one of several names a node of its own, until a rename takes the name away or is not requested again in
+    /// time. Returns whether the kernel has to look the name up once more; false if it has done so since, or if there is
+    /// no other name.
     pub fn set_apart(&mut self, parent: NodeId, name: &OsStr) -> bool {
         let Some(of) = self.child(parent, name).and_then(|id| self.nodes.get(id)) else { return false };
         if of.rare.as_ref().is_some_and(|rare| rare.apart.is_some()) {
@@ -261,14 +264,14 @@ impl Nodes {
         let (of, kind, lower) = (of.id, of.kind, of.lower());
         let rare = Rare { apart: Some(Apart { of, since: Instant::now() }), ..Rare::default() };
         let id = self.synthetic();
-        // The kernel may forget it between two looks.
+        // Otherwise the kernel could make it go by forgetting it between two lookups.
         self.nodes.insert(Node { lookups: 1, rare: Some(Box::new(rare)), ..Node::new(id, kind, lower) });
         self.name(id, parent, name);
         self.nodes.find_by_lower(of);
         true
     }
 
-    /// A node goes on by itself, and stands for the file no more. Gives the one that it was set apart from.
+    /// Lets a node that was apart go on by itself, not as one of the file's. Returns the node that it was set apart from.
     pub fn end_apart(&mut self, id: NodeId) -> Option<NodeId> {
         let apart = self.nodes.get_mut(id)?.rare.as_mut()?.apart.take()?;
         self.set_lower(id, None);
@@ -276,7 +279,7 @@ impl Nodes {
         Some(apart.of)
     }
 
-    /// A name that was set apart is one of the file's again. False where it was not.
+    /// Makes a name that was set apart one of the file's again. Returns false if it was not.
     pub fn rejoin(&mut self, parent: NodeId, name: &OsStr) -> bool {
         let is_apart = self.child(parent, name).is_some_and(|id| self.apart(id).is_some());
         if is_apart {
@@ -285,7 +288,7 @@ impl Nodes {
         is_apart
     }
 
-    /// The node for what `parent`/`name` is now, made where there is none. `lower` is none for an upper entry.
+    /// The node for what `parent`/`name` is now, made if there is none. `lower` is `None` for an upper entry.
     pub fn resolve(&mut self, parent: NodeId, name: &OsStr, meta: &Meta, lower: Option<InodeKey>) -> NodeId {
         if let Some(id) = self.child(parent, name) {
             let is_others = lower.is_some_and(|key| self.is_of_another(id, key));
@@ -295,7 +298,7 @@ impl Nodes {
                 }
                 return id;
             }
-            // Replaced below, or one of several names again: old descriptors keep the old node.
+            // It was replaced below, or is one of several names again: old descriptors keep the old node.
             self.lose_name(parent, name);
         }
         let known = lower.and_then(|key| self.nodes.of_lower(key));
@@ -307,7 +310,7 @@ impl Nodes {
         id
     }
 
-    /// Whether a known node is still what stands at its name.
+    /// True if a known node is still what stands at its name.
     pub fn stands_for(&self, id: NodeId, kind: FileKind, lower: Option<InodeKey>) -> bool {
         let Some(node) = self.nodes.get(id) else { return false };
         node.kind == kind && (lower.is_none() || node.lower.is_none() || node.lower() == lower)
@@ -343,9 +346,9 @@ impl Nodes {
         let is_dir = self.nodes.get(id).is_some_and(|node| node.kind == FileKind::Directory);
         let former = if is_dir { self.names(id) } else { Vec::new() };
         self.nodes.add_name(id, parent, name);
-        // It may have been without a name for a moment, in an exchange.
+        // It may have been without a name for a moment, during an exchange.
         self.nodes.find_by_lower(id);
-        // A directory has one name: somebody has renamed it below, and what is in it is found by the new one.
+        // A directory has one name: someone has renamed this one below, and what is in it is found by the new name.
         for (parent, name) in former {
             self.unname(parent, &name);
             if self.watch_of(parent).is_some() {
@@ -354,12 +357,13 @@ impl Nodes {
         }
     }
 
-    /// Each given once: the kernel may still find them there.
+    /// Returns each of them once: the kernel may still find the directories there.
     pub fn take_names_left(&mut self) -> Vec<NameLeft> {
         std::mem::take(&mut self.names_left)
     }
 
-    /// Takes a name away; a node without any lives on only for who has it open.
+    /// Takes a name away. A node left without one is not found by its lower inode either: only those who have it open go
+    /// on.
     pub fn unname(&mut self, parent: NodeId, name: &OsStr) {
         if let Some(id) = self.child(parent, name)
             && self.nodes.get(id).is_some_and(|node| node.names.len() == 1)
@@ -369,12 +373,12 @@ impl Nodes {
         self.lose_name(parent, name);
     }
 
-    /// The same where somebody has renamed it below, or has put something else there. Who has it open, or stands in it, goes
-    /// on under the name by which its lower inode is found next.
+    /// The same for a name that someone has renamed below, or that stands for something else there. Programs that have
+    /// the node open, or stand in it, go on under the name by which its lower inode is found next.
     pub fn lose_name(&mut self, parent: NodeId, name: &OsStr) {
         let Some(id) = self.nodes.remove_name(parent, name) else { return };
         match self.nodes.get_mut(id) {
-            // Seen by another name, it is what that has.
+            // The node is still seen by another name, and is what that name has.
             Some(node) if !node.names.is_empty() => node.forget_removed(),
             Some(_) | None => drop(self.end_apart(id)),
         }
@@ -394,7 +398,7 @@ impl Nodes {
         }
     }
 
-    /// The node goes on without this name, and without what lower has there: the next look at the name finds another.
+    /// The node goes on without this name and without what lower has there: the next look at the name finds another node.
     pub fn part_from(&mut self, path: &RelPath) {
         if let Some(node) = self.at(path) {
             self.set_lower(node, None);
@@ -402,15 +406,15 @@ impl Nodes {
         self.unname_path(path);
     }
 
-    /// The node now stands for another lower inode, or for none. Not for one that has a node already, unless somebody has
-    /// this one open: the next look at its name finds the node that the other names have.
+    /// Makes the node stand for another lower inode, or for none. Not for an inode that has a node already, unless this
+    /// one is open: the next look at its name finds the node of the inode's other names.
     pub fn set_lower(&mut self, id: NodeId, lower: Option<InodeKey>) {
         let lower = lower.filter(|key| !self.is_of_another(id, *key));
         let Some(former) = self.nodes.get(id).map(Node::lower).filter(|former| *former != lower) else { return };
         self.unwatch(id);
         self.nodes.set_lower(id, lower);
         let Some(key) = lower else { return };
-        // What is replaced is known no longer: as many are kept as there are files, and not as there were landings.
+        // Otherwise `kept` would grow with every landing, not with the number of files.
         if let Some(former) = former.filter(|former| self.kept.get(former) == Some(&id)) {
             self.kept.remove(&former);
         }
@@ -419,13 +423,13 @@ impl Nodes {
         }
     }
 
-    /// The key by which some node stands for the lower inode that has this stamp. Looks at all of them: for hard links only.
+    /// The key by which some node stands for the lower inode with this stamp. Scans all nodes: for hard links only.
     pub fn known_inode(&self, stamp: &Stamp, births: Births) -> Option<InodeKey> {
         self.nodes.lower_keys().find(|key| births.may_be_one(stamp.key(), *key))
     }
 
-    /// Whether a node stands for this lower inode. One that stood for an upper entry, which has landed or is given up,
-    /// does from now on.
+    /// True if a node stands for this lower inode. A node that stood for an upper entry, which has landed or been given
+    /// up, does so from now on.
     pub fn is_lower(&mut self, id: NodeId, key: InodeKey) -> bool {
         if self.nodes.get(id).is_some_and(|node| node.lower.is_none()) {
             self.set_lower(id, Some(key));
@@ -433,9 +437,9 @@ impl Nodes {
         self.nodes.get(id).is_some_and(|node| node.lower() == Some(key))
     }
 
-    /// Whether a node that is about to be opened at a path stands for what lower has there. Where somebody has put another
-    /// file there since the kernel looked, it looks again; where that happens twice in a row, the node stands for the
-    /// latest, as if the file had been written in place: the program is not to hear of it.
+    /// True if a node that is about to be opened at a path stands for what lower has there. If someone has put another
+    /// file there since the kernel looked, the kernel looks again. If that happens twice in a row, the node stands for
+    /// the latest file, as if it had been written in place: the program is not to notice.
     pub fn is_to_be_opened(&mut self, id: NodeId, path: &RelPath, meta: &Meta) -> bool {
         let was_told = !self.told_replaced.is_empty() && self.told_replaced.remove(path);
         let is_like = |node: &Node| node.kind == meta.kind && !node.is_open();
@@ -449,12 +453,12 @@ impl Nodes {
         is_it
     }
 
-    /// Whether who opens what is at a path comes for the second time.
+    /// True if an open of what is at a path comes for the second time.
     pub fn was_told_replaced(&self, path: &RelPath) -> bool {
         self.told_replaced.contains(path)
     }
 
-    /// Whether that is news. Of opens that never came again nothing is to stay for good.
+    /// Returns whether that is news. Opens that never come again must not leave their paths here for good.
     fn tell_replaced(&mut self, path: RelPath) -> bool {
         if self.told_replaced.len() >= TOLD_REPLACED_MAX {
             self.told_replaced.clear();
@@ -462,20 +466,20 @@ impl Nodes {
         self.told_replaced.insert(path)
     }
 
-    /// Whether a node stands for the lower inode that has this stamp.
+    /// True if a node stands for the lower inode that has this stamp.
     pub fn has_lower(&self, id: NodeId, stamp: &Stamp) -> bool {
         let lower = self.nodes.get(id).and_then(Node::lower);
         lower.is_some_and(|lower| (lower.device, lower.inode) == (stamp.device, stamp.inode))
     }
 
-    /// Whether another node stands for a lower inode, and nobody has this one open, nor is it apart for a moment.
+    /// True if another node stands for a lower inode, and this one is neither open nor apart for the moment.
     pub fn is_of_another(&self, id: NodeId, key: InodeKey) -> bool {
         let other = self.nodes.of_lower(key).is_some_and(|other| other != id);
         let is_apart = || self.apart(id).is_some_and(|apart| apart.since.elapsed() < ASKED_AGAIN_WITHIN);
         other && self.nodes.get(id).is_some_and(|node| !node.is_open()) && !is_apart()
     }
 
-    /// Its name stands for something else below.
+    /// A name of the node stands for something else below.
     pub fn part_below(&mut self, id: NodeId, parent: NodeId, name: &OsStr) {
         if let Some(node) = self.nodes.get_mut(id) {
             node.rare().parted_below = Some(Box::new((Instant::now(), parent, name.to_owned())));
@@ -483,20 +487,21 @@ impl Nodes {
         self.lose_name(parent, name);
     }
 
-    /// Whether a node has lost a name below, by which the kernel may be about to open it. Given once: told, the kernel looks
-    /// again, and comes back by a name that is the node's.
+    /// Returns, once, whether a node has lost a name below by which the kernel may be about to open it. If told so, the
+    /// kernel looks again and comes back by a name that is the node's.
     pub fn take_lost_name(&mut self, id: NodeId) -> bool {
         let rare = self.nodes.get_mut(id).and_then(|node| node.rare.as_mut());
         rare.and_then(|rare| rare.parted_below.take()).is_some_and(|parted| parted.0.elapsed() < TELLING)
     }
 
-    /// A node that has no name is about to be opened. Whether the kernel may still take the name that it lost below for one
-    /// of its own, and then whether it is to look once more, or has heard that already and opens what is there now.
+    /// For a node without a name that is about to be opened. `None` unless the kernel may still take the name that it
+    /// lost below for one of its own. In that case the kernel is to look once more; if it was told so before, the node
+    /// gets the name back.
     pub fn parted_at_open(&mut self, id: NodeId) -> Option<PartedOpen> {
         let parted = self.nodes.get(id)?.rare.as_ref()?.parted_below.clone();
         let (_, parent, name) = *parted.filter(|parted| parted.0.elapsed() < TELLING)?;
         let Ok(path) = self.child_path(parent, &name) else { return Some(PartedOpen::LooksAgain) };
-        // What is written to a node without a name is nobody's: one that is open keeps the name that it has.
+        // What is written to a node without a name is lost, so an open one keeps the name that it has.
         let is_open = |id: NodeId| self.nodes.get(id).is_some_and(|node| node.is_open());
         let is_taken = is_open(id) || self.child(parent, &name).is_some_and(is_open);
         if self.tell_replaced(path) || is_taken {
@@ -530,7 +535,7 @@ impl Nodes {
         Some(WatchSeen { id: watch.id, events: events.wrapping_add(self.events_lost) })
     }
 
-    /// A watch has told of something in its directory: which that is.
+    /// A watch has reported something. Returns its directory.
     pub fn note_event(&mut self, watch: WatchId) -> Option<NodeId> {
         let dir = self.of_watch(watch)?;
         if let Some(watched) = self.nodes.get_mut(dir).and_then(|node| node.rare.as_mut()?.watch.as_mut()) {
@@ -539,7 +544,7 @@ impl Nodes {
         Some(dir)
     }
 
-    /// Any watch may have told of something.
+    /// Any watch may have had something to report.
     pub fn note_events_lost(&mut self) {
         self.events_lost = self.events_lost.wrapping_add(1);
     }
@@ -589,15 +594,15 @@ impl Nodes {
         self.drop_if_unneeded(id);
     }
 
-    /// It is open from here on, and judged.
+    /// The node is open from here on, and judged.
     pub fn open(&mut self, id: NodeId, open: Arc<OpenFile>) {
         if let Some(node) = self.nodes.get_mut(id) {
             node.in_use = Some(InUse::of(FileInUse::Judged(open)));
         }
     }
 
-    /// It is open from here on, and not judged. What the kernel cached of the content is of no use once it reads lower
-    /// itself.
+    /// The node is open from here on, and not judged. What the kernel has cached of the content is of no use once it
+    /// reads lower itself.
     pub fn pass(&mut self, id: NodeId, passed: Arc<Passed>) {
         if let Some(node) = self.nodes.get_mut(id) {
             node.in_use = Some(InUse::of(FileInUse::Passed(passed)));
@@ -605,7 +610,7 @@ impl Nodes {
         }
     }
 
-    /// The last handle on it has gone.
+    /// The last handle on a node has gone.
     pub fn close(&mut self, id: NodeId) {
         if let Some(node) = self.nodes.get_mut(id) {
             if node.passed().is_some() {
@@ -616,7 +621,7 @@ impl Nodes {
         self.drop_if_unneeded(id);
     }
 
-    /// Nobody has this open any more. Somebody may have opened the node anew meanwhile.
+    /// The last handle on this open file has gone. The node may have been opened anew meanwhile.
     pub fn let_go(&mut self, open: &Arc<OpenFile>) {
         if self.open_on(open.node).is_some_and(|now| Arc::ptr_eq(now, open)) {
             self.close(open.node);
@@ -633,7 +638,7 @@ impl Nodes {
         self.nodes.len()
     }
 
-    /// With the last child of a directory that the kernel has forgotten that directory goes, and so on upwards.
+    /// A directory that the kernel has forgotten goes with its last child, and so on upwards.
     fn drop_if_unneeded(&mut self, id: NodeId) {
         let mut looked_at = vec![id];
         while let Some(id) = looked_at.pop() {
@@ -646,7 +651,7 @@ impl Nodes {
         }
     }
 
-    /// Whether only the kernel knows of it, which may forget it at any moment.
+    /// True if only the kernel still knows the node, and may forget it at any moment.
     fn is_lost(&self, id: NodeId) -> bool {
         let lost = |node: &Node| node.names.is_empty() && node.children == 0 && !node.is_open();
         id != ROOT && self.nodes.get(id).is_some_and(lost)

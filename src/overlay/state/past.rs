@@ -1,13 +1,13 @@
 //! What paths had when the session began, where that content is now, and what is at each path instead.
 //!
-//! Two questions are asked of a path. What it *had*, its anchor: whatever is written there is a modification of that
-//! (SPEC §4.3). And what is there *now*: something that came in this session, which may go again, or something older
-//! under a new name, which may not. Each is answered by what is known of the path itself, and else by the directories
-//! that were renamed with all that was in them. A rename of a directory changes what is there now along its way, and the
+//! Two questions are asked about a path. What did it *have*, its anchor: whatever is written there is a modification of
+//! that (SPEC §4.3). And what is there *now*: something that came in this session, which may go again, or something older
+//! under a new name, which may not. The answer is in what is known of the path itself, and otherwise in the directories
+//! that were renamed with all that was in them. The rename of a directory changes what is there now at its paths, and the
 //! places that are remembered; what a path had stays with the path.
 //!
-//! What a change means for all this is told before it happens, as anchors: they are in its intent, and known once lower
-//! has changed.
+//! What a change means for all this is worked out before it happens, as anchors: they are part of its intent, and become
+//! known once lower has changed.
 
 mod anchors;
 mod changes;
@@ -41,25 +41,25 @@ impl Past {
         &self.dirs
     }
 
-    /// What is known of a path by itself; of most, nothing.
+    /// What is known of a path by itself: of most paths, nothing.
     fn known(&self, path: &RelPath) -> Known {
         self.get(path).cloned().unwrap_or_default()
     }
 
-    /// What is known by now of the paths that these tell of, where that is something else.
+    /// What is known by now of the paths of these anchors, where it differs from them.
     pub fn known_since(&self, told: &[Anchor]) -> Vec<Anchor> {
-        // Of a path that is told of twice the last counts.
+        // Of two anchors of the same path the last counts.
         let told: HashMap<&RelPath, &Known> = told.iter().map(|anchor| (&anchor.path, &anchor.known)).collect();
         let now = told.into_iter().map(|(path, known)| (path, known, self.known(path)));
         now.filter(|(_, known, now)| *known != now).map(|(path, _, now)| now.as_anchor(path)).collect()
     }
 
-    /// What the path had, as far as that is known of itself.
+    /// What the path had, as far as that is known of the path itself.
     pub fn had(&self, path: &RelPath) -> Option<&AnchorState> {
         self.get(path)?.had.as_ref()
     }
 
-    /// What is at the path came in this session, content and all.
+    /// True if what is at the path came in this session, content and all.
     pub fn is_fresh(&self, path: &RelPath) -> bool {
         self.get(path).is_some_and(Known::is_fresh)
     }
@@ -69,7 +69,7 @@ impl Past {
         self.dirs.now(path).filter(|to| self.is_of(to, path))
     }
 
-    /// Whether what is at a path, in a directory that was renamed, lay at `was` in it before: it did not come by itself since,
+    /// True if what is at a path, in a directory that was renamed, lay at `was` before: it did not come by itself since,
     /// as something new, older or put back.
     fn is_of(&self, path: &RelPath, was: &RelPath) -> bool {
         self.get(path).is_none_or(|known| match &known.had {
@@ -79,8 +79,8 @@ impl Past {
         })
     }
 
-    /// Where what is at a path lay before a directory above it was renamed, where nothing else is known of that path: what
-    /// happens to the file now must be known of it.
+    /// Where what is at a path lay before a directory above it was renamed, if no anchor is known of that former path:
+    /// what happens to the file now must become known of it.
     pub fn came_with_dir(&self, path: &RelPath) -> Option<RelPath> {
         self.dirs.was(path).filter(|was| self.is_of(path, was) && self.had(was).is_none())
     }
@@ -89,13 +89,13 @@ impl Past {
     pub fn older_from(&self, path: &RelPath) -> Option<RelPath> {
         match self.get(path) {
             Some(known) if known.fresh => known.from.clone(),
-            // It is judged against what the path had, whatever came with a directory.
+            // It is judged against what the path had, even if it came with a directory.
             Some(Known { had: Some(AnchorState::Content(_) | AnchorState::Moved { .. }), .. }) => None,
             Some(_) | None => self.dirs.was(path).filter(|was| self.went_to(was, path)),
         }
     }
 
-    /// Whether what a path had may be at `place` by now.
+    /// True if what a path had may be at `place` by now.
     fn went_to(&self, path: &RelPath, place: &RelPath) -> bool {
         match self.had(path) {
             Some(AnchorState::Nothing) => false,
@@ -104,7 +104,7 @@ impl Past {
         }
     }
 
-    /// Where what is at a path lay before it was renamed by itself; none: it was made in this session.
+    /// Where what is at a path lay before it was renamed by itself; `None` if it was made in this session.
     pub fn came_from(&self, path: &RelPath) -> Option<RelPath> {
         match self.get(path) {
             Some(known) if known.fresh => known.from.clone(),
@@ -112,7 +112,7 @@ impl Past {
         }
     }
 
-    /// Whether something has come to a path in this session, by itself or with a directory.
+    /// True if something has come to a path in this session, by itself or with a directory.
     pub fn came_here(&self, path: &RelPath) -> bool {
         self.get(path).is_some() || self.dirs.was(path).is_some()
     }

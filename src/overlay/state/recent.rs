@@ -1,7 +1,7 @@
 //! What was known of paths a moment ago, kept true while we rename and touch them ourselves.
 //!
-//! It is known by path, and a file may have several: what we do to it by one of them is done under all. What is known of
-//! each is asked whether it is of that file as it was, for a name may have become another's meanwhile.
+//! It is known by path, and a file may have several: what we do to it by one of them counts for all. What is known of
+//! each is checked against the file as it was, because a name may have become another file's meanwhile.
 
 use crate::model::{Digest, RelPath, Stamp};
 use crate::overlay::files::copy_up::same_content_stamp;
@@ -11,8 +11,8 @@ use crate::overlay::{Overlay, Seen, State};
 use crate::sys::file::Meta;
 
 impl Overlay {
-    /// Whether lower has other content at `path` than when it was like `then`. Where only its ctime has moved, somebody may
-    /// have written and put the time of modification back: what is known of the content tells, if anything is.
+    /// True if lower has other content at `path` than when its stamp was `then`. If only its ctime has moved, someone may
+    /// have written to it and set the mtime back: then the known digest decides, if there is one.
     pub(in crate::overlay) fn has_other_content(&self, path: &RelPath, then: &Stamp, present: &Side) -> bool {
         let Some(now) = present.meta.map(|meta| meta.stamp()) else { return true };
         if !same_content_stamp(then, &now) {
@@ -27,14 +27,14 @@ impl Overlay {
 }
 
 impl State {
-    /// What was seen at a path and landed there a moment ago is not there any more.
+    /// What was seen at a path and landed there a moment ago is gone.
     pub(in crate::overlay) fn forget_recent(&mut self, path: &RelPath) {
         self.seen.remove(path);
         self.forget_window(path);
         self.sights.forget_within(path);
     }
 
-    /// What is written at a path next is no part of what was written there before.
+    /// The next write to a path is no part of what was written there before.
     pub(in crate::overlay) fn forget_window(&mut self, path: &RelPath) {
         self.windows.forget(path);
         let node = self.nodes.at(path).filter(|node| self.nodes.open_on(*node).is_some());
@@ -54,7 +54,7 @@ impl State {
         }
         if let Some(node) = self.nodes.at(path) {
             self.epoch += 1;
-            // Whoever is about to open it has looked at what it was.
+            // An open under way has looked at the file as it was before.
             let epoch = self.epoch;
             self.nodes.open_on(node).into_iter().for_each(|open| open.changed_below(epoch));
             self.nodes.note_shown(node, &stamp);
@@ -63,13 +63,13 @@ impl State {
         }
     }
 
-    /// What is known to be the content of what lower has at `path`, where that is like `then` but for what a new name or mode
-    /// changes.
+    /// The digest of what lower has at `path`, if it is known and the file is as at `then`, but for what a new name or
+    /// mode changes.
     pub(in crate::overlay) fn digest_known(&self, path: &RelPath, then: &Stamp) -> Option<Digest> {
         self.seen.get(path).filter(|seen| same_content_stamp(&seen.stamp, then))?.digest
     }
 
-    /// The other paths of lower's file at `path`, where that is after something of ours the file that it was before.
+    /// The other paths of lower's file at `path`, if it still is the file that it was before an operation of ours.
     pub(in crate::overlay) fn others_of(&self, path: &RelPath, before: &Stamp, after: &Stamp) -> Vec<RelPath> {
         match (before.device, before.inode) == (after.device, after.inode) {
             true => self.nodes.other_paths(path),
@@ -89,14 +89,14 @@ impl State {
         self.seen.insert(path.clone(), now);
     }
 
-    /// What was seen of a file and landed from it a moment ago is known of it under its new name.
+    /// What was seen of a file, and what landed from it a moment ago, goes with it to its new name.
     pub(in crate::overlay) fn recent_moved(&mut self, from: &RelPath, to: &RelPath) {
         self.seen_moved(from, to);
         self.windows.moved(from, to);
         self.sights.moved(&[Move { from, to }]);
     }
 
-    /// The same of one that has its first name again.
+    /// The same for a file that has its first name again.
     pub(in crate::overlay) fn recent_put_back(&mut self, from: &RelPath, path: &RelPath) {
         self.seen_moved(from, path);
         self.windows.moved_back(from, path);
@@ -104,8 +104,7 @@ impl State {
         self.sights.copied(from, path);
     }
 
-    /// A rename of ours has moved the ctime of what was seen or opened, and nothing else: its content need not be looked at
-    /// for that.
+    /// A rename of ours has moved the ctime of what was seen or opened, and nothing else: the content needs no new look.
     pub(in crate::overlay) fn seen_renamed(&mut self, path: &RelPath, before: &Stamp, after: &Stamp) {
         if let Some(seen) = self.seen.get_mut(path).filter(|seen| seen.stamp == *before) {
             seen.stamp = *after;
@@ -120,7 +119,7 @@ impl State {
         }
     }
 
-    /// Directories were renamed, and what was known a moment ago of the files in them is known of them there.
+    /// Directories were renamed: what was known a moment ago of the files in them goes along.
     pub(in crate::overlay) fn recent_moved_dirs(&mut self, moves: &[Move<'_>]) {
         self.windows.moved_dirs(moves);
         self.sights.moved(moves);

@@ -1,4 +1,4 @@
-//! What a path is to the view: the rules of the project, the user and git, read from lower and then fixed (SPEC §6).
+//! How the view is to treat a path: the rules of the project, the user and git, read from lower and then fixed (SPEC §6).
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -24,7 +24,8 @@ use crate::sys::tree::Tree;
 /// Where settings come from besides the project's own file. Kept, so that `reload` reads the same places again.
 #[derive(Clone, Debug, Default)]
 pub struct RuleSource {
-    /// Absolute: where the project is, and where its view, if it has one. What programs write there is no source.
+    /// Absolute paths: of the project, and of its view if it has one. Settings are never read from what programs can
+    /// write there.
     pub project: PathBuf,
     pub view: Option<PathBuf>,
     pub user_file: Option<PathBuf>,
@@ -37,15 +38,15 @@ pub struct RuleSource {
 /// Settings and rules as they are until the next `reload`.
 pub struct Policy {
     pub settings: Settings,
-    /// What is ignored for want of trust, for people.
+    /// For people: what is ignored because the project's file is not trusted.
     pub notices: Vec<String>,
-    /// Why the built-in settings and rules are all there are, where the others could not be read.
+    /// Why only the built-in settings and rules apply, if the others could not be read.
     pub unread: Option<String>,
     /// The project's own settings file.
     pub project_file: Option<ProjectFile>,
-    /// Asked one after the other, in this order.
+    /// Permission programs, asked one after the other in this order.
     pub hooks: Vec<Program>,
-    /// Where the project is, for them.
+    /// The project's path, for them.
     pub project: PathBuf,
     rules: RuleSet,
     git: GitView,
@@ -89,11 +90,11 @@ pub enum PolicyError {
     Hook { at: Origin, cause: ProgramError },
 }
 
-/// A settings or ignore file larger than this is somebody's mistake, or an attack on the daemon's memory.
+/// A settings or ignore file larger than this is a mistake, or an attack on the daemon's memory.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 pub const PROJECT_FILE: &str = ".fettle.toml";
 
-/// A policy of which nothing can be wrong any more, while HEAD of the project's repository is being read.
+/// A policy that can no longer fail to load, while HEAD of the project's repository is still being read.
 #[must_use = "nothing is tracked until it has ended"]
 pub struct PolicyLoading {
     policy: Policy,
@@ -101,7 +102,7 @@ pub struct PolicyLoading {
 }
 
 impl PolicyLoading {
-    /// To be begun, and ended, before anything covers the project: see [`crate::overlay::git::tracked`].
+    /// Must be begun, and ended, before anything covers the project: see [`crate::overlay::git::tracked`].
     pub fn begin(lower: &Tree, source: &RuleSource) -> Result<Self, PolicyError> {
         let tracked = TrackedReading::begin(lower)?;
         Ok(Self { policy: Policy::read(lower, source, Tracked::unknown())?, tracked })
@@ -119,7 +120,7 @@ impl Policy {
         Ok(PolicyLoading::begin(lower, source)?.end())
     }
 
-    /// The same once the project may be covered.
+    /// The same at a time when the project may be covered.
     pub(in crate::overlay) fn read_again(&self, lower: &Tree, source: &RuleSource) -> Result<Self, PolicyError> {
         Self::read(lower, source, self.git.tracked.at_reload(lower)?)
     }
@@ -143,7 +144,7 @@ impl Policy {
         };
         let layers = [&user.values, &project.values, &source.environment, &source.flags];
         let mut settings = Settings::layered(defaults, layers)?;
-        // An untrusted file that tightens this for others would let in who is in a run, whom the default keeps out.
+        // An untrusted file that tightens this for others would let in those in a run, whom the default keeps out.
         let trusted = (trust == Trust::Trusted).then_some(&project.values);
         let believed = [Some(&user.values), trusted, Some(&source.environment), Some(&source.flags)];
         let in_run = believed.into_iter().flatten().filter_map(Layer::approve).next_back();
@@ -157,8 +158,7 @@ impl Policy {
         Ok(Self { settings, notices, unread: None, project_file, hooks, project, rules, git })
     }
 
-    /// What is built in and nothing else, for looking at what is held while the settings cannot be read. Nothing passes
-    /// by being ignored.
+    /// Only what is built in, to look at held changes while the settings cannot be read. Nothing passes by being ignored.
     pub fn built_in(unread: &PolicyError) -> Self {
         Self {
             settings: Settings::defaults(),
@@ -172,7 +172,7 @@ impl Policy {
         }
     }
 
-    /// Why nothing passes by being ignored, where there is a repository and nothing does.
+    /// Why nothing passes by being ignored, if that is so although there is a repository.
     pub fn git_notice(&self) -> Option<String> {
         match self.git.tracked.why_unknown() {
             None | Some(Unknown::NoRepository) => None,
@@ -182,8 +182,8 @@ impl Policy {
         }
     }
 
-    /// What to do with a write to `path` by `exe`; none: by a program that is not known, which every rule for a program
-    /// is taken to mean. Reads ignore files of directories seen for the first time, nothing else.
+    /// What to do with a write to `path` by `exe`. `None` is an unknown program, to which every rule for a program
+    /// applies. Reads the ignore files of directories seen for the first time, and nothing else.
     pub fn action(&self, lower: &Tree, path: &RelPath, entry: Entry, exe: Option<&OsStr>) -> Action {
         let dir = match entry {
             Entry::Dir => path.clone(),
@@ -193,7 +193,7 @@ impl Policy {
         self.rules.action(&Place { path, entry, ignored: ignored.as_ref() }, exe)
     }
 
-    /// Whether some rule speaks of programs.
+    /// True if some rule names programs.
     pub fn names_programs(&self) -> bool {
         self.rules.names_programs()
     }
@@ -202,7 +202,7 @@ impl Policy {
         self.rules.refuses()
     }
 
-    /// Whether something frozen may stand below a directory.
+    /// True if something frozen may stand below a directory.
     pub fn may_freeze_below(&self, dir: &RelPath) -> bool {
         self.rules.may_freeze_below(dir)
     }
@@ -213,12 +213,12 @@ impl Policy {
 }
 
 impl Overlay {
-    /// What a path is to the view, whoever asks: it passes only where it passes for every program.
+    /// How the view treats a path, whoever asks: it passes only if it passes for every program.
     pub(in crate::overlay) fn action(&self, path: &RelPath, kind: FileKind) -> Action {
         self.unless_held(path, self.policy().action(&self.lower, path, entry_of(kind), None))
     }
 
-    /// What lower has no directory for cannot pass.
+    /// What has no directory in lower cannot pass.
     fn unless_held(&self, path: &RelPath, action: Action) -> Action {
         match action {
             Action::Pass if self.is_in_held_dir(path) => Action::Auto,
@@ -226,8 +226,8 @@ impl Overlay {
         }
     }
 
-    /// What a program may do at a path. A rule for programs only tightens (SPEC §6): what passes for this one and not for
-    /// all takes the way of what is judged, and is let through when it is ([`Self::action_on_content`]).
+    /// What a program may do at a path. A rule for programs only tightens (SPEC §6): what passes for this program but not
+    /// for all takes the way of what is judged, and is let through when it is ([`Self::action_on_content`]).
     pub(in crate::overlay) fn action_by(&self, path: &RelPath, kind: FileKind, by: &Writer) -> Action {
         match self.action_on_content(path, kind, by) {
             Action::Pass if self.policy().names_programs() && self.action(path, kind) != Action::Pass => Action::Auto,
@@ -241,8 +241,8 @@ impl Overlay {
         self.unless_held(path, self.policy().action(&self.lower, path, entry_of(kind), exe))
     }
 
-    /// Who asks for something by name, as far as rules and permission programs need to know. Not for FLUSH and RELEASE: see
-    /// [`crate::sys::process`].
+    /// The caller of an operation on a name, as far as rules and permission programs need to know it. Not for FLUSH and
+    /// RELEASE: see [`crate::sys::process`].
     pub(in crate::overlay) fn writer(&self, caller: &Caller) -> Writer {
         let policy = self.policy();
         match policy.names_programs() || !policy.hooks.is_empty() {
@@ -251,13 +251,13 @@ impl Overlay {
         }
     }
 
-    /// Whether a rule keeps a program from changing a file; `strictest` is what the rules say of any program.
+    /// True if a rule keeps a program from changing a file; `strictest` is what the rules say of any program.
     pub(in crate::overlay) fn is_refused(&self, path: &RelPath, strictest: Action, caller: &Caller) -> bool {
         let refuses = |action| matches!(action, Action::Deny | Action::Freeze);
         refuses(strictest) && refuses(self.action_by(path, FileKind::Regular, &self.writer(caller)))
     }
 
-    /// Another name of a file of lower by which a rule refuses it: whatever is written through one shows under all.
+    /// Another name of a lower file by which a rule refuses the write: what is written through one name shows under all.
     pub(in crate::overlay) fn refused_other_name(
         &self,
         meta: &Meta,
@@ -270,7 +270,7 @@ impl Overlay {
         }
     }
 
-    /// A refusal by rule, counted.
+    /// Counts and records a refusal by a rule.
     pub(in crate::overlay) fn denied(&self, path: &RelPath, by: &Writer) -> Error {
         self.counters.denied.fetch_add(1, Ordering::Relaxed);
         let event = self.event(EventName::WriteDenied, path).by(by);
@@ -306,7 +306,7 @@ impl GitView {
 
     fn scope(&self, lower: &Tree, dir: &RelPath) -> DirScope {
         let (mut scope, mut unknown) = self.known_above(dir);
-        // What passes does so with all that is in it, of which nothing is remembered.
+        // What passes does so with all that is in it, and nothing of that is remembered.
         while let (None, Some(dir)) = (&scope.passing, unknown.pop()) {
             let made = self.enter(lower, &scope, &dir);
             scope = self.dirs.lock().entry(dir).or_insert(made).clone();
@@ -314,8 +314,8 @@ impl GitView {
         scope
     }
 
-    /// The scope of the nearest directory that is known, from `dir` upwards, and those below that, outermost last. In a loop: a
-    /// program may make more directories in one another than a stack has room for calls.
+    /// The scope of the nearest directory that is known, from `dir` upwards, and the unknown ones below it, outermost
+    /// last. In a loop, because a program may nest more directories than a stack has room for calls.
     fn known_above(&self, dir: &RelPath) -> (DirScope, Vec<RelPath>) {
         let dirs = self.dirs.lock();
         let (mut unknown, mut at) = (Vec::new(), dir.clone());
@@ -342,7 +342,7 @@ impl GitView {
     }
 }
 
-/// Whether something has that name; what cannot be told counts as there.
+/// True if something has that name; what cannot be determined counts as there.
 pub(in crate::overlay) fn is_there(lower: &Tree, path: &str) -> bool {
     RelPath::parse(path.as_bytes()).is_ok_and(|path| lower.exists(&path).unwrap_or(true))
 }
@@ -351,7 +351,7 @@ impl ProjectFile {
     fn read(lower: &Tree, source: &RuleSource) -> Result<Option<Self>, PolicyError> {
         let text = match read_below(lower, PROJECT_FILE, FILE_BYTES_MAX)? {
             Some(text) => text,
-            // Rules that somebody keeps elsewhere, behind a link, are not taken for none.
+            // Rules that are kept elsewhere, behind a link, are not taken for none.
             None if is_there(lower, PROJECT_FILE) => return Err(PolicyError::NoFile),
             None => return Ok(None),
         };
@@ -363,7 +363,7 @@ impl ProjectFile {
 }
 
 impl RuleSource {
-    /// A file of the user's own, which nothing in the view can have written. None where there is none.
+    /// The text of a file of the user's own, which nothing in the view can have written; `None` if there is no such file.
     fn read_outside(&self, lower: &Tree, path: &Path) -> Result<Option<Vec<u8>>, PolicyError> {
         let failed = |cause| PolicyError::Read { what: path.display().to_string(), cause };
         let resolved = match std::fs::canonicalize(path) {
@@ -376,8 +376,8 @@ impl RuleSource {
         }
     }
 
-    /// Whether a resolved path leads into the project or its view: by its name, or because a directory above is the
-    /// project's under another one.
+    /// True if a resolved path leads into the project or its view: by its name, or because a directory above it is the
+    /// project's root under another name.
     pub fn is_inside(&self, lower: &Tree, path: &Path) -> bool {
         let named = path.starts_with(&self.project) && !self.project.as_os_str().is_empty();
         let viewed = self.view.as_ref().is_some_and(|view| path.starts_with(view));
@@ -397,7 +397,7 @@ pub(in crate::overlay) fn read_below(lower: &Tree, path: &str, bytes_max: u64) -
     read_path(lower, &parsed, bytes_max).map_err(failed)
 }
 
-/// A regular file's content; none where there is none, or something that is not a regular file.
+/// A regular file's content; `None` if there is nothing, or something that is not a regular file.
 fn read_path(lower: &Tree, path: &RelPath, bytes_max: u64) -> std::io::Result<Option<Vec<u8>>> {
     match lower.stat(path)? {
         Some(meta) if meta.is_file() && meta.size <= bytes_max => {

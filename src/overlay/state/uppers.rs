@@ -1,10 +1,10 @@
 //! What the view takes from upper: each entry once, found by its id and by each of its names.
 //!
 //! Invariant: `by_name` has exactly the names in the entries' rows. `by_inode` has the entries whose lower inode has
-//! further names, under which the view must show the same content; `by_taken` those that stand for one name alone. Numbers
-//! come again: what is found by one counts if [`Births`] says that it is of the inode. `based_on` says under which number an
-//! entry is found in either. `by_change` has those whose row says that they are held. `counted` has those whose row says that
-//! they are, or may be, in the place of a directory or one themselves.
+//! further names, under which the view must show the same content; `by_taken` those that stand for one name alone. Inode
+//! numbers are used again: an entry found by one counts only if [`Births`] says that it is of the inode. `based_on` has
+//! the number under which an entry is in either map. `by_change` has the entries whose row is held. `counted` has those
+//! whose row says that they are a directory, or are or may be in the place of one.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -20,40 +20,40 @@ pub(in crate::overlay) struct Upper {
     /// Written since it was last judged.
     pub dirty: bool,
     pub recorded: Recorded,
-    /// Being judged or reviewed: nobody else may touch it.
+    /// Being judged or reviewed: no other thread may touch it.
     pub busy: bool,
-    /// How many wait to judge it themselves.
+    /// How many threads wait to judge it themselves.
     pub awaited: usize,
-    /// An fsync was asked for of this content: what lands it must be durable, also once more under another name.
+    /// The content was fsynced: its landing must be durable, and so must a second one under another name.
     pub synced: bool,
-    /// Lower had changed between the open and the copy-up: whoever wrote had seen something else.
+    /// Lower had changed between the open and the copy-up: the writer had seen other content.
     pub moved_on: bool,
-    /// What rules for programs say of who wrote it since it was last judged.
+    /// Reasons to hold it because of the programs that wrote it since it was last judged.
     pub because: Vec<Reason>,
-    /// Its file is about to be kept as a backup: nobody writes to it until that is done or given up.
+    /// Its file is about to be kept as a backup: it is not written to until that is done or given up.
     pub given_away: bool,
-    /// It could not be judged when its writer was done, and nobody will come for it.
+    /// It could not be judged when its writer was done, and no writer will have it judged.
     pub left: bool,
     /// It was renamed here from this path of lower, which goes when this lands.
     pub takes_along: Option<(RelPath, Stamp)>,
-    /// The node by which somebody may have it open though its names do not lead there: a directory was renamed below.
+    /// The node by which it may be open although its names do not lead there: a directory was renamed below.
     pub strayed: Option<NodeId>,
-    /// What git would call the content that is held under this id. Asked for by each `status`.
+    /// The git object id of the content that is held under this change id. Each `status` needs it.
     pub blob: Option<(ChangeId, gix::ObjectId)>,
 }
 
-/// What the database tells of an entry.
+/// What the database has of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::overlay) enum Recorded {
     /// Nothing yet.
     Nothing,
     Row,
-    /// Nothing any more, until the next write through a handle still open: lower has its content.
+    /// Nothing any more, until the next write through a handle that is still open: lower has its content.
     Landed,
 }
 
 impl Upper {
-    /// Lower has its content; it stays only for who has it open.
+    /// True if lower has its content, and it stays only for those who have it open.
     pub fn is_landed(&self) -> bool {
         self.recorded == Recorded::Landed && !self.dirty
     }
@@ -62,13 +62,13 @@ impl Upper {
         self.recorded == Recorded::Row
     }
 
-    /// A directory that somebody removed below, and that the view goes on having for what is held in it.
+    /// True for a directory that someone removed below, and that the view keeps for what is held in it.
     pub fn is_stand_in(&self) -> bool {
         let is_external = |held: &Held| held.reasons.contains(&Reason::External);
         self.row.what == What::Dir && self.row.held.as_ref().is_some_and(is_external)
     }
 
-    /// Its row once lower has `after` in the place of `before`; none where it is based on something else.
+    /// Its row once lower has `after` in the place of `before`; `None` if it is based on something else.
     fn on_copy(&self, before: &Stamp, after: &Stamp) -> Option<UpperRow> {
         let mut row = self.row.clone();
         match &mut row.base.below {
@@ -87,18 +87,18 @@ impl Upper {
     }
 }
 
-/// Directories in one directory that the view and lower do not have in common.
+/// How the view and lower differ in the directories that one directory has.
 #[derive(Default)]
 pub(in crate::overlay) struct DirsIn {
     /// How many the view has and lower has not.
     pub made: u32,
-    /// How many of lower's the view shows nothing of.
+    /// How many of lower's the view does not show.
     pub hidden: u32,
-    /// Where the view has a file or symlink, and lower a directory if it has none with content that this is compared with.
+    /// Where the view has a file or symlink based on something in lower without kept content: that may be a directory.
     pub perhaps_hidden: Vec<RelPath>,
 }
 
-/// What an entry is to [`DirsIn`].
+/// How an entry counts in [`DirsIn`].
 #[derive(Clone, Copy)]
 enum Counts {
     Made,
@@ -120,7 +120,7 @@ impl Counts {
     }
 }
 
-/// The entries in one directory that [`DirsIn`] tells of.
+/// The entries in one directory that count in [`DirsIn`].
 #[derive(Default)]
 struct Counted {
     made: HashSet<UpperId>,
@@ -142,7 +142,7 @@ impl Counted {
     }
 }
 
-/// The same by directory: the kernel asks how many links one has after each change in it, however many entries that has.
+/// The same by directory: the kernel asks for a directory's links after each change in it, however many entries it has.
 #[derive(Default)]
 struct CountedIn(HashMap<RelPath, Counted>);
 
@@ -174,10 +174,10 @@ pub(in crate::overlay) struct Uppers {
     by_inode: HashMap<(u64, u64), Vec<UpperId>>,
     by_taken: HashMap<(u64, u64), Vec<UpperId>>,
     based_on: HashMap<UpperId, (u64, u64)>,
-    /// In their order: those that begin alike follow each other.
+    /// Sorted, so that ids with the same beginning follow each other.
     by_change: BTreeMap<ChangeId, UpperId>,
     counted: CountedIn,
-    /// How many directories there are among them: mostly none, and then nobody need look for one.
+    /// How many of the entries are directories: mostly none, which saves looking for one.
     dirs: usize,
     births: Births,
 }
@@ -191,8 +191,8 @@ impl Uppers {
         self.entries.get(&id)
     }
 
-    /// What its row says of names, of its base and of what it waits as is changed by [`Self::set_row`], [`Self::set_base`],
-    /// [`Self::set_landed`] and [`Self::held_no_more`] only.
+    /// Names, base and hold in its row may only be changed by [`Self::set_row`], [`Self::set_base`], [`Self::set_landed`]
+    /// and [`Self::held_no_more`].
     pub fn get_mut(&mut self, id: UpperId) -> Option<&mut Upper> {
         self.entries.get_mut(&id)
     }
@@ -214,7 +214,7 @@ impl Uppers {
         self.get(self.at(path)?)?.row.held.as_ref()
     }
 
-    /// A directory whose removal waits only for what is held as deleted in it.
+    /// The change that removes a directory, if it waits only for the held deletions in that.
     pub fn hidden_for_contents(&self, path: &RelPath) -> Option<&ChangeId> {
         let row = &self.get(self.at(path)?)?.row;
         let held = row.held.as_ref().filter(|_| row.removes_dir())?;
@@ -235,9 +235,9 @@ impl Uppers {
         u32::try_from(taken.count()).unwrap_or(u32::MAX)
     }
 
-    /// What stands for one name alone of a file that was written in place by another, and is `after` now, with that
-    /// content: it takes that name as it is, whatever the file has become by our own doing. Gives what the database shall
-    /// know of it.
+    /// Updates the entries that stand for one name alone of a file that was written in place by another, and that is
+    /// `after` now, with `content`. Such an entry takes its name as it is, whatever the file has become by our own doing.
+    /// Returns the rows that the database must have.
     pub fn taken_as_written(&mut self, before: &Stamp, after: &Stamp, content: Option<Kept>) -> Vec<UpperRow> {
         let takers = self.by_taken.get(&number(before)).filter(|_| self.births.may_be_one(before.key(), after.key()));
         let mut rows = Vec::new();
@@ -261,7 +261,7 @@ impl Uppers {
         }
     }
 
-    /// What the database shall know then of the entry there.
+    /// The row that the database must then have of the entry there.
     pub fn saved_on_copy(&self, path: &RelPath, before: &Stamp, after: &Stamp) -> Vec<UpperRow> {
         let saved = self.upper_at(path).filter(|upper| upper.has_row());
         saved.and_then(|upper| upper.on_copy(before, after)).into_iter().collect()
@@ -283,7 +283,7 @@ impl Uppers {
         self.at(path).filter(|id| self.get(*id).is_some_and(|upper| upper.row.what == What::Dir))
     }
 
-    /// Whether such a directory is above `path`.
+    /// True if such a directory is above `path`.
     pub fn is_in_held_dir(&self, path: &RelPath) -> bool {
         self.dirs > 0 && self.held_dirs_above(path).next().is_some()
     }
@@ -292,7 +292,7 @@ impl Uppers {
         std::iter::successors(path.parent(), RelPath::parent).filter_map(|dir| self.held_dir(&dir))
     }
 
-    /// The same where it stands in for one that somebody removed.
+    /// The same for a directory that stands in for one that someone removed.
     pub fn stand_in_at(&self, path: &RelPath) -> Option<&Upper> {
         self.get(self.held_dir(path)?).filter(|upper| upper.is_stand_in())
     }
@@ -308,12 +308,12 @@ impl Uppers {
         dirs.into_iter().take_while(|dir| self.stand_in_at(dir).is_some()).collect()
     }
 
-    /// Whether there is any entry below `dir`.
+    /// True if there is any entry below `dir`.
     pub fn has_within(&self, dir: &RelPath) -> bool {
         self.by_name.range(dir.clone()..).next().is_some_and(|(above, _)| above.is_within(dir))
     }
 
-    /// What of upper shows below `dir`, but for directories that are there for the sake of that alone.
+    /// What of upper shows below `dir`, except for directories that are there only for its sake.
     pub fn shown_within(&self, dir: &RelPath) -> impl Iterator<Item = &Upper> {
         let below = self.by_name.range(dir.clone()..).take_while(|(above, _)| above.is_within(dir));
         let uppers = below.flat_map(|(_, names)| names.values()).filter_map(|id| self.get(*id));
@@ -324,13 +324,13 @@ impl Uppers {
         self.shown_within(dir).next().is_some()
     }
 
-    /// Directories in `dir` that upper has no entry of, and something within that shows.
+    /// Directories in `dir` that have no upper entry, but something of upper within that shows.
     pub fn dirs_shown_in(&self, dir: &RelPath) -> Vec<RelPath> {
         let depth = dir.components().count();
         let mut dirs: Vec<RelPath> = Vec::new();
         let below = self.by_name.range(dir.clone()..).take_while(|(above, _)| above.is_within(dir));
         for (above, _) in below {
-            // All of one follow each other.
+            // The entries below one directory follow each other.
             if dirs.last().is_none_or(|last| !above.is_within(last)) {
                 dirs.extend(above.components().nth(depth).and_then(|name| dir.join(name).ok()));
             }
@@ -347,8 +347,8 @@ impl Uppers {
         DirsIn { made: count(made), hidden: count(hidden), perhaps_hidden: names.cloned().collect() }
     }
 
-    /// Whether anything but what is `going` needs the directory that lower has at `path`: it is a change of that, or shows in
-    /// it. What is held as deleted in a directory needs none.
+    /// True if an entry that is not `going` needs the directory that lower has at `path`: it is a change of that
+    /// directory, or shows in it. A held deletion in a directory does not need it.
     pub fn need_dir(&self, path: &RelPath, going: &HashSet<UpperId>) -> bool {
         let is_changed = self.at(path).is_some_and(|id| !going.contains(&id));
         is_changed || self.shown_within(path).any(|upper| !going.contains(&upper.row.id))
@@ -363,7 +363,7 @@ impl Uppers {
         ids
     }
 
-    /// An entry the database already has.
+    /// Adds an entry that the database already has.
     pub fn restore(&mut self, row: UpperRow) {
         self.insert(Upper { dirty: row.held.is_none(), ..Upper::written(row) });
     }
@@ -409,7 +409,7 @@ impl Uppers {
         }
     }
 
-    /// The entry waits for nobody any more.
+    /// The entry no longer waits for review.
     pub fn held_no_more(&mut self, id: UpperId) {
         let Some(upper) = self.entries.get_mut(&id) else { return };
         self.counted.forget(&upper.row);
@@ -418,7 +418,7 @@ impl Uppers {
         self.forget_held(held.as_ref(), id);
     }
 
-    /// What the entry is judged against from now on. Its inode goes on being found under the number it had.
+    /// Sets what the entry is judged against. It goes on being found under the inode number it had.
     pub fn set_base(&mut self, id: UpperId, base: Base) {
         let Some(upper) = self.entries.get_mut(&id) else { return };
         self.counted.forget(&upper.row);
@@ -426,8 +426,8 @@ impl Uppers {
         self.counted.note(&upper.row);
     }
 
-    /// The same of one whose content lower has: names that were to be made are lower's by now, and what is written next shows
-    /// under all of the inode.
+    /// The same for an entry whose content lower has: names that were to be made are lower's by now, and the next write
+    /// shows under all names of the inode.
     pub fn set_landed(&mut self, id: UpperId, base: Base) {
         self.set_base(id, base);
         let row = self.get(id).map(|upper| &upper.row).filter(|row| !row.further_names().is_empty());
@@ -440,7 +440,7 @@ impl Uppers {
     }
 
     fn forget_held(&mut self, held: Option<&Held>, id: UpperId) {
-        // What takes an entry's place may have taken its change over already.
+        // An entry that takes this one's place may have taken over its change already.
         if let Some(held) = held.filter(|held| self.by_change.get(&held.id) == Some(&id)) {
             self.by_change.remove(&held.id);
         }
@@ -456,7 +456,7 @@ impl Uppers {
         }
     }
 
-    /// The entry as it is called, based and held from now on.
+    /// Changes the entry's names, base and hold to those of `row`.
     pub fn set_row(&mut self, row: UpperRow) {
         let Some(upper) = self.entries.get_mut(&row.id) else { return };
         let old = std::mem::replace(&mut upper.row, row.clone());
@@ -478,7 +478,7 @@ impl Uppers {
         self.by_change.get(id).copied()
     }
 
-    /// Whether the id of a change begins with these digits, other than that of `own`.
+    /// True if the id of a change other than that of `own` begins with these digits.
     pub fn has_change(&self, digits: &ChangeId, own: UpperId) -> bool {
         let mut alike =
             self.by_change.range(digits.clone()..).take_while(|(id, _)| id.as_str().starts_with(digits.as_str()));

@@ -1,8 +1,8 @@
 //! Windows: several short writes in a row are one change (SPEC §4.6).
 //!
-//! A window is opened by a landing, and says what the next writes are judged against: the content before the first
-//! landing. It belongs to the file: it follows renames, and is found by whichever of its names a file is written, also
-//! when the name that it landed by has gone or been replaced. An edit by somebody else ends it.
+//! A landing opens a window, which says what the next writes are judged against: the content before the first landing.
+//! The window belongs to the file: it follows renames and counts for writes through any of the file's names, even if the
+//! name that landed has gone or been replaced. An edit by someone else ends it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,38 +20,38 @@ use crate::policy::settings::Window as Setting;
 use crate::store::{AnchorState, Kept, Known, RecentLanding, WindowNote};
 use crate::sys::file::Meta;
 
-/// How many landings are remembered before old ones are looked for.
+/// How many windows are remembered before old ones are searched for.
 const WINDOWS_MAX: usize = 4096;
 
-/// A temporary file is renamed over what it is made for within this. What stands for longer is meant to.
+/// A temporary file is renamed over its target within this time. One that stands for longer is meant to stay.
 const TEMPORARY_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Default)]
 pub(in crate::overlay) struct Windows {
     at: HashMap<RelPath, Window>,
-    /// Those of files with several names, by inode (device, number).
+    /// The windows of files with several names, by inode (device, number).
     of: HashMap<(u64, u64), Window>,
-    /// How many were left when old ones were last looked for.
+    /// How many were left after the last search for old ones.
     left: usize,
 }
 
 #[derive(Clone)]
 struct Window {
-    /// Where it was opened, as the path was called then.
+    /// Where it was opened, by the name that the path had then.
     opened_at: RelPath,
     first: Option<Kept>,
     last: Instant,
-    /// What the last landing left in lower. Anything else there ends the window: it is somebody else's.
+    /// What the last landing left in lower. Anything else there was put there by someone else, and ends the window.
     landed: Option<Stamp>,
     told: Told,
 }
 
-/// Who tells what a landing left.
+/// Where the knowledge of what a landing left comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
-    /// Whoever landed it, and has noted since what else we did to it.
+    /// This daemon, which landed it and has noted what else it did to it since.
     Landing,
-    /// The log, after a crash. It may have been given other times since: its content tells then, where that was hashed.
+    /// The log, after a crash. The file may have been given other times since; then its content tells, if it was hashed.
     Log(Option<Digest>),
 }
 
@@ -59,7 +59,7 @@ enum Told {
 enum Found {
     None,
     Open(Window),
-    /// Somebody else has changed what lower has there.
+    /// Someone else has changed what lower has there.
     Ended,
 }
 
@@ -85,7 +85,7 @@ impl Window {
 }
 
 impl Overlay {
-    /// Content before the first of several writes that are one change; none when this write is judged alone.
+    /// The content before the first of several writes that are one change; `None` if this write is judged alone.
     pub(in crate::overlay) fn window_first(&self, path: &RelPath, present: &Side) -> Result<Option<Option<Kept>>> {
         let setting = self.policy().settings.window;
         if setting == Setting::Each {
@@ -118,14 +118,15 @@ impl Overlay {
         })
     }
 
-    /// A file whose landing the log tells may have been given other times since; with the same content it is as it landed.
+    /// After a crash only the log tells what landed, and the file may have other times by now: with the same content it
+    /// is as it landed.
     fn recognise(&self, path: &RelPath, present: &Side) -> Result<()> {
         let Some(now) = present.meta.map(|meta| meta.stamp()) else { return Ok(()) };
         let told = self.state.lock().windows.told_otherwise(path, &now);
         let Some((landed, content)) = told else { return Ok(()) };
         let is_it = match content {
             Some(content) => present.hash().doing(|| format!("hash {path}"))? == Some(content),
-            // Too large to be hashed when it landed.
+            // It was too large to be hashed when it landed.
             None => true,
         };
         if is_it {
@@ -134,7 +135,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// The same of what is written through one handle, whose opening is further back than the window (SPEC §4.1).
+    /// The same for what is written through one handle that was opened longer ago than the window (SPEC §4.1).
     pub(in crate::overlay) fn handle_first(&self, job: &Job) -> Option<Option<Kept>> {
         let through = job.through.as_ref()?;
         match self.policy().settings.window {
@@ -143,7 +144,7 @@ impl Overlay {
         }
     }
 
-    /// Windows that were open when the last daemon died. What ended them by its doing ends them now.
+    /// Restores windows that were open when the last daemon died, except those that an act of that daemon ended.
     pub(in crate::overlay) fn restore_windows(&self) -> Result<()> {
         let age_max = match self.policy().settings.window {
             Setting::Each => return Ok(()),
@@ -154,7 +155,7 @@ impl Overlay {
         for mut landing in landings {
             let there = self.lower.stat(&landing.path).doing(|| format!("stat {}", landing.path))?;
             if self.has_gone_back(&landing, there.as_ref())? {
-                // The window stays, with the copy if there is one.
+                // The window stays here, with the copy if there is one.
                 let Some(copy) = &there else { continue };
                 landing.note.file = Some(inode(&copy.stamp()));
             }
@@ -168,7 +169,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// Whether what landed has its first name again, where the window was not opened, and `there` is something else: see
+    /// True if what landed has its first name again, the window was not opened there, and `there` is something else: see
     /// `moved_back`.
     fn has_gone_back(&self, landing: &RecentLanding, there: Option<&Meta>) -> Result<bool> {
         let Some(file) = landing.note.file else { return Ok(false) };
@@ -188,15 +189,15 @@ impl Overlay {
         }
     }
 
-    /// A file that landed by one of its names is the same change by another, and was judged against the same.
+    /// A file that landed by one of its names goes on by another: it is the same change, judged against the same content.
     fn go_on_by(&self, state: &mut State, path: &RelPath, window: Window) -> Result<()> {
         let first = window.first;
         state.windows.at.insert(path.clone(), window);
         first.map_or(Ok(()), |first| self.note_first(state, path, first))
     }
 
-    /// What a file of lower had before it landed by another of its names is what this one had first, too: it is about to go
-    /// elsewhere, or to be another file.
+    /// What a lower file had before it landed by another of its names is what this name had first, too. Noted before the
+    /// name goes elsewhere, or becomes another file.
     pub(in crate::overlay) fn note_first_by_any_name(&self, path: &RelPath, meta: &Meta) -> Result<()> {
         let stamp = meta.stamp();
         let mut state = self.state.lock();
@@ -218,7 +219,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// What somebody else left at a path is what the session is judged against from now on.
+    /// What someone else left at a path is what the path is judged against for the rest of the session.
     pub(in crate::overlay) fn begin_anew_from(&self, path: &RelPath, present: &Side) -> Result<()> {
         let content = present.stage_found(&self.store)?;
         content.iter().try_for_each(|content| self.store.keep_content(content))?;
@@ -232,8 +233,8 @@ impl Overlay {
 }
 
 impl State {
-    /// A landing, judged against `old`: its handle goes on from that, and all others on the file from what it has left
-    /// (SPEC §4.1).
+    /// A landing was judged against `old`: its handle goes on from that, and all other handles on the file from what the
+    /// landing has left (SPEC §4.1).
     pub(in crate::overlay) fn goes_on(&self, job: &Job, old: Option<Kept>) {
         let through = job.through.as_ref();
         if let Some(through) = through {
@@ -245,14 +246,14 @@ impl State {
         others.for_each(|other| other.begins_anew());
     }
 
-    /// What a path is judged against to the session's end, if something happened to it.
+    /// What a path is judged against until the session ends, if something has happened to it.
     fn anchor_first(&self, path: &RelPath, present: &Side) -> Option<Option<Kept>> {
         match (self.past.had(path)?, self.past.older_from(path).filter(|_| present.exists())) {
             (AnchorState::Content(kept), _) => Some(Some(*kept)),
-            // What came with a directory, or from somebody else, is no change of the nothing that was here.
+            // What came with a directory, or from someone else, is not a change of the nothing that was here.
             (AnchorState::Nothing, None) if present.exists() && !self.past.is_fresh(path) => None,
             (AnchorState::Nothing, None) => Some(None),
-            // Older than its name: against what it was under the other.
+            // It is older than its name, and judged against what it was under the former one.
             (AnchorState::Nothing, Some(from)) => match self.past.had(&from)? {
                 AnchorState::Content(kept) => Some(Some(*kept)),
                 AnchorState::Nothing | AnchorState::Moved { .. } => None,
@@ -266,7 +267,7 @@ impl Windows {
     fn find(&mut self, path: &RelPath, present: &Side) -> Found {
         let stamp = present.meta.map(|meta| meta.stamp());
         let of_inode = stamp.and_then(|stamp| self.of.get(&inode(&stamp)));
-        // The number may be another file's by now.
+        // The inode number may be another file's by now.
         let of_inode = of_inode.filter(|window| window.told == Told::Landing || window.is_as_left(stamp));
         let windows = [self.at.get(path), of_inode];
         if let Some(open) = windows.into_iter().flatten().find(|window| window.is_as_left(stamp)) {
@@ -278,28 +279,28 @@ impl Windows {
             return Found::None;
         }
         self.end(path, present);
-        // What is made where nothing is any more is a change of what was there, whoever removed it.
+        // What is made at a free path is a change of what was there, whoever removed that.
         if present.exists() { Found::Ended } else { Found::None }
     }
 
-    /// Whether what was judged at a path a moment ago was judged with what had landed there before.
+    /// True if what was judged at a path a moment ago was judged together with what had landed there before.
     pub fn is_open(&self, path: &RelPath, setting: Setting) -> bool {
         setting != Setting::Each && self.at.contains_key(path)
     }
 
-    /// Whether lower has at `path` what landed there a moment ago, and nobody else has changed since.
+    /// True if lower has at `path` what landed there a moment ago, and no one else has changed it since.
     pub fn has_just_landed(&self, path: &RelPath, present: &Stamp) -> bool {
         let is_it = |window: &Window| window.is_as_left(Some(*present)) && window.last.elapsed() <= TEMPORARY_MAX;
         self.at.get(path).is_some_and(is_it)
     }
 
-    /// What next writes are judged against.
+    /// The content that the next writes are judged against.
     pub fn needed_content(&self) -> impl Iterator<Item = Digest> {
         let firsts = self.at.values().chain(self.of.values()).filter_map(|window| window.first);
         firsts.map(|kept| kept.digest)
     }
 
-    /// What the log is to tell of a landing that is about to come: it goes on with an open window, or opens one.
+    /// What the log is to say of a landing about to come: it goes on with an open window, or opens one.
     pub fn note_of_landing(
         &self,
         path: &RelPath,
@@ -312,13 +313,14 @@ impl Windows {
         (setting != Setting::Each).then(|| WindowNote::now(opened_at, first, None))
     }
 
-    /// The same of one that has come; none where what is done next is judged by itself.
+    /// The same for a landing that has come; `None` if what comes next is judged by itself.
     pub fn note_of_landed(&self, path: &RelPath) -> Option<WindowNote> {
         let window = self.at.get(path)?;
         Some(WindowNote::now(window.opened_elsewhere(path), window.first, window.landed.as_ref().map(inode)))
     }
 
-    /// A landing that the log tells, of a path which `there` is at. The latest come first.
+    /// Restores the window of a landing in the log; `there` is what its path has now. Called for the latest landings
+    /// first.
     fn restore(&mut self, landing: &RecentLanding, there: Option<&Meta>) {
         let there = there.filter(|meta| !meta.is_dir()).map(|meta| (meta.stamp(), meta.links));
         let mut landed = landing.stamp();
@@ -337,13 +339,13 @@ impl Windows {
         if landing.is_last && (landed.is_none() || here.is_some()) {
             self.at.entry(landing.path.clone()).or_insert_with(|| window.clone());
         }
-        // By another name, which it had or a rename has given it.
+        // It is found by another name, which it had or which a rename has given it.
         if let Some(landed) = landed.filter(|_| here.is_none_or(|(_, links)| links > 1)) {
             self.of.entry(inode(&landed)).or_insert(window);
         }
     }
 
-    /// Where the log says of what is at `path` that it landed with other times: what it was then, and its content.
+    /// If the log says that what is at `path` landed with other times: its stamp then, and its content.
     fn told_otherwise(&self, path: &RelPath, now: &Stamp) -> Option<(Stamp, Option<Digest>)> {
         let windows = [self.at.get(path), self.of.get(&inode(now))];
         windows.into_iter().flatten().find_map(|window| match (window.told, window.landed) {
@@ -375,14 +377,14 @@ impl Windows {
         if let Some(landed) = landed.filter(|landed| landed.links > 1) {
             self.of.insert(inode(&landed.stamp()), window);
         }
-        // Where thousands land within one window none of them is old. Looked for again when there are twice as many, they
-        // cost each landing next to nothing.
+        // If thousands land within one window none of them is old. The search is repeated only at twice as many, and so
+        // costs each landing next to nothing.
         if self.len() > WINDOWS_MAX.max(2 * self.left) {
             self.forget_old(setting, last);
         }
     }
 
-    /// A setting without a time knows none that are old.
+    /// With a setting that has no length no window is old.
     pub fn forget_old(&mut self, setting: Setting, now: Instant) {
         let Setting::Seconds(length) = setting else { return };
         let is_open = |window: &Window| now - window.last <= length;
@@ -395,7 +397,7 @@ impl Windows {
         self.at.len() + self.of.len()
     }
 
-    /// A file gets a further name: what it landed by at `path` is known of both from now on.
+    /// A file gets a further name: the window of its landing at `path` counts for both from now on.
     pub fn linked(&mut self, path: &RelPath, meta: &Meta) {
         let stamp = meta.stamp();
         if let Some(window) = self.at.get(path).filter(|window| window.is_as_left(Some(stamp))) {
@@ -403,7 +405,7 @@ impl Windows {
         }
     }
 
-    /// Older content has come to `path`, where all that came before was new: what is done to it next is judged by itself.
+    /// Older content has come to `path`, where all that came before was new: the next change to it is judged by itself.
     pub fn older_came(&mut self, path: &RelPath) {
         if self.at.get(path).is_some_and(|window| window.first.is_none()) {
             self.at.remove(path);
@@ -421,14 +423,14 @@ impl Windows {
         }
     }
 
-    /// A renamed file is back at `path`. What was opened where it was meanwhile is no window of this path.
+    /// A renamed file is back at `path`. A window that was opened at the other name meanwhile does not come along.
     pub fn moved_back(&mut self, from: &RelPath, path: &RelPath) {
         if self.at.get(from).is_some_and(|window| window.opened_at == *path) {
             self.moved(from, path);
         }
     }
 
-    /// Only of files that are there: what was deleted from a path stays with the path.
+    /// Only windows of files that are there move: what was deleted from a path stays with the path.
     pub fn moved_dirs(&mut self, moves: &[Move<'_>]) {
         let there = self.at.iter().filter(|(_, window)| window.landed.is_some());
         let moved: Vec<_> = there.filter_map(|(path, _)| Some((path.clone(), Move::all(moves, path)?))).collect();
@@ -438,7 +440,7 @@ impl Windows {
 
     /// What a landing left at `path` was `before` and is `after` by our own doing, with the same content.
     pub fn touched(&mut self, path: &RelPath, before: &Stamp, after: &Stamp) {
-        // Where a copy took its place, its other names are those of the inode still.
+        // If a copy took its place, its other names are still those of the inode.
         let shared = self.of.get_mut(&inode(before)).filter(|_| inode(before) == inode(after));
         let windows = self.at.get_mut(path).into_iter().chain(shared);
         windows.for_each(|window| window.touched(before, after));

@@ -1,15 +1,15 @@
-//! The key of a node's lower inode, in 24 bytes and with what says whether there is one.
+//! The key of a node's lower inode, in 24 bytes even where it is optional.
 
 use std::num::NonZeroU32;
 
 use crate::model::{InodeKey, Timestamp};
 
-/// Invariant: what [`Lower::of`] made of a key gives that key again.
+/// Invariant: [`Lower::key`] returns the key that [`Lower::of`] was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lower {
     inode: u64,
     seconds: i64,
-    /// One more than there are, so that none is left for a node without a lower inode.
+    /// The true value plus one, so that zero is left to mean a node without a lower inode.
     nanoseconds: NonZeroU32,
     device: u32,
 }

@@ -1,4 +1,4 @@
-//! The names of a node: one, for nearly all of them, and that without a list of its own.
+//! The names of a node. Nearly all nodes have one, which is stored without a list.
 
 use std::ffi::OsStr;
 use std::ops::{Deref, DerefMut};
@@ -13,10 +13,10 @@ pub(in crate::overlay) struct Name {
     pub name: Text,
 }
 
-/// How many bytes fit where the pointer to more of them would be.
+/// How many bytes fit in the place of the pointer to a longer name.
 const SHORT_MAX: usize = 22;
 
-/// What a name says. That of nearly every file is short enough to need no memory of its own.
+/// The text of a name. That of nearly every file is short enough to need no memory of its own.
 #[derive(Clone, Debug)]
 pub(in crate::overlay) enum Text {
     Short { length: u8, bytes: [u8; SHORT_MAX] },
@@ -73,7 +73,7 @@ impl Names {
         *self = names.into();
     }
 
-    /// Where a name stands among them.
+    /// The position of a name among them.
     pub fn position(&self, parent: NodeId, name: &OsStr) -> Option<usize> {
         self.iter().position(|one| one.is(parent, name))
     }

@@ -18,28 +18,28 @@ use crate::sys::watch::Watch;
 pub(in crate::overlay) struct Node {
     pub(super) id: NodeId,
     pub kind: FileKind,
-    /// Its lower inode leads to it.
+    /// This is the node that its lower inode leads to.
     pub(super) found_by_lower: bool,
-    /// The kernel may have written to it by itself, and may go on doing so through a mapping, which tells nobody.
+    /// The kernel may have written to it by itself, and may go on through a mapping without a request.
     pub written_past: bool,
-    /// Where the view has it; empty once it is unlinked. The first is the one its path is made of.
+    /// Its names in the view; empty once it is unlinked. Its path is made of the first.
     pub names: Names,
     /// References the kernel holds.
     pub(super) lookups: u64,
     pub(super) children: u32,
-    /// The lower inode it stands for, while it does.
+    /// The lower inode that it stands for, if any.
     pub(super) lower: Option<Lower>,
     pub(super) in_use: Option<Box<InUse>>,
-    /// Lower when the kernel last began to cache content of it.
+    /// Lower's stamp when the kernel last began to cache its content.
     pub(super) cached: Option<Print>,
     /// The attributes that the kernel may answer from memory.
     pub(super) told: Told,
-    /// Lower's content as programs know it: by what they did or by what they were told. None: nobody has looked yet.
+    /// Lower's content as programs know it, by what they did or were told. `None` until the first look.
     pub(super) shown: Option<ContentPrint>,
     pub(super) rare: Option<Box<Rare>>,
 }
 
-/// What all handles on a node share. It is behind a pointer of its own, for most nodes are not open.
+/// What all handles on a node share, behind a pointer of its own because most nodes are not open.
 #[derive(Debug)]
 pub(super) struct InUse {
     pub(super) file: FileInUse,
@@ -50,7 +50,7 @@ pub(super) struct InUse {
 #[derive(Debug)]
 pub(super) enum FileInUse {
     Judged(Arc<OpenFile>),
-    /// Nobody judges it.
+    /// It is not judged.
     Passed(Arc<Passed>),
 }
 
@@ -63,15 +63,15 @@ impl InUse {
 /// What most nodes never have.
 #[derive(Debug, Default)]
 pub(super) struct Rare {
-    /// The name that somebody took it from below, and when. The kernel may go on opening it by that until it is told.
+    /// The name that someone took from it below, and when. Until it is told, the kernel may go on opening the node by
+    /// that name.
     pub(super) parted_below: Option<Box<(Instant, NodeId, OsString)>>,
     pub(super) landed: Option<LandedCtime>,
-    /// A directory that is watched: what the kernel is told of it and of names in it may be told for long.
+    /// The watch of a directory: what the kernel is told of it and of names in it may hold for long.
     pub(super) watch: Option<WatchedDir>,
-    /// What it was when it was removed, or has been made since: a directory or FIFO that is still open has no descriptor of
-    /// ours.
+    /// What it was when it was removed, or has become since: we have no descriptor of a directory or FIFO still open.
     pub(super) removed: Option<Box<Meta>>,
-    /// Its content when another file was renamed over it: an open under way at that moment found this one.
+    /// Its content when another file was renamed over it, for an open under way at that moment that found this node.
     pub(super) left: Option<Box<Left>>,
     pub(super) apart: Option<Apart>,
 }
@@ -79,20 +79,21 @@ pub(super) struct Rare {
 #[derive(Debug)]
 pub(super) struct WatchedDir {
     pub(super) watch: Watch,
-    /// How many have been taken.
+    /// How many events it has reported.
     pub(super) events: u32,
 }
 
-/// A name of a file with several is a node of its own: a rename that is about to be asked for again takes a copy by it.
+/// For a moment one name of a file with several has a node of its own: the rename that the kernel is about to request
+/// again makes it a copy.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Apart {
-    /// The node that its other names have.
+    /// The node of the file's other names.
     pub(super) of: NodeId,
     pub(super) since: Instant,
 }
 
-/// Programs do not see that a file lands, and git reads again whatever has another ctime than it noted: they go on seeing
-/// the one they saw, until lower has another than the landing left.
+/// Programs do not notice that a file lands, and git reads a file again if it has another ctime than git noted. So they
+/// go on seeing the ctime that they saw, until lower has another one than the landing left.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LandedCtime {
     pub(super) below: Timestamp,
@@ -102,14 +103,14 @@ pub(super) struct LandedCtime {
 /// What stood at a name until another file was renamed over it.
 #[derive(Debug)]
 pub(in crate::overlay) enum Left {
-    /// Nobody judged it, and nobody does now.
+    /// It was not judged and is not now.
     Passed(Arc<File>, InodeKey),
-    /// For reading; whoever writes gets a copy, for it may have other names.
+    /// For reading. A write goes to a copy, because the file may have other names.
     Judged(Arc<File>),
 }
 
 impl Left {
-    /// To be read.
+    /// The file, for reading.
     pub fn file(&self) -> Arc<File> {
         match self {
             Self::Passed(file, _) | Self::Judged(file) => file.clone(),
@@ -117,7 +118,7 @@ impl Left {
     }
 }
 
-/// What becomes of the open of a node that somebody has just taken from its name below.
+/// What becomes of the open of a node whose name someone has just taken below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::overlay) enum PartedOpen {
     LooksAgain,
@@ -125,7 +126,7 @@ pub(in crate::overlay) enum PartedOpen {
 }
 
 impl Node {
-    /// As it is before anybody has looked at it.
+    /// A node before the first look at it.
     pub(super) fn new(id: NodeId, kind: FileKind, lower: Option<InodeKey>) -> Self {
         Self {
             id,
@@ -156,7 +157,7 @@ impl Node {
         self.rare.as_ref()?.left.as_deref()
     }
 
-    /// It is removed, or about to be, and was this.
+    /// The node is removed, or about to be, and was `was`.
     pub fn note_removed(&mut self, was: &Meta) {
         self.rare().removed = Some(Box::new(*was));
     }
@@ -167,7 +168,7 @@ impl Node {
         self.rare().left = left.map(Box::new);
     }
 
-    /// It stays.
+    /// The node stays after all.
     pub fn forget_removed(&mut self) {
         if let Some(rare) = &mut self.rare {
             (rare.removed, rare.left) = (None, None);
@@ -186,7 +187,7 @@ impl Node {
         self.found_by_lower && self.lower() == Some(key)
     }
 
-    /// What is open on it and judged.
+    /// Its open file, if it is open and judged.
     pub fn open(&self) -> Option<&Arc<OpenFile>> {
         match &self.in_use.as_ref()?.file {
             FileInUse::Judged(open) => Some(open),
@@ -194,7 +195,7 @@ impl Node {
         }
     }
 
-    /// What is open on it and not judged.
+    /// Its passed file, if it is open and not judged.
     pub fn passed(&self) -> Option<&Arc<Passed>> {
         match &self.in_use.as_ref()?.file {
             FileInUse::Passed(passed) => Some(passed),

@@ -1,20 +1,21 @@
-//! Stamps of which only one thing is ever asked: whether another one is the same.
+//! Stamps that are only ever compared for equality.
 //!
-//! A print is seven bytes of a hash by a key that this process has drawn and tells nobody, so nobody can look for two
-//! stamps with one print, and of two others one pair in 2^56 has. Seven bytes, so that one takes eight with what says
-//! whether there is one.
+//! A print is seven bytes of a hash whose key this process draws and never reveals, so no program can search for two
+//! stamps with the same print. Two different stamps share one with a probability of 2^-56. Seven bytes, so that an
+//! optional print takes eight.
 
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::LazyLock;
 
 use crate::model::Stamp;
 
-/// Stands for all of a [`Stamp`].
+/// Stands for a whole [`Stamp`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::overlay) struct Print([u8; 7]);
 
-/// Stands for what tells content, as [`same_content_stamp`](crate::overlay::files::copy_up::same_content_stamp) has it: all but
-/// the ctime.
+/// Stands for the parts of a stamp that identify content, as in
+/// [`same_content_stamp`](crate::overlay::files::copy_up::same_content_stamp): all but the ctime and the time at
+/// which the inode was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::overlay) struct ContentPrint([u8; 7]);
 

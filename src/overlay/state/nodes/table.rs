@@ -1,14 +1,14 @@
 //! Every node, found by its number, by each of its names, and by the lower inode that it stands for.
 //!
-//! Nodes lie side by side, and the tables have where: a name, a number and a key stand in their node alone.
+//! Nodes are stored side by side and the tables refer to them: a name, a number and a key are stored in their node alone.
 //!
 //! Invariants:
 //! 1. `by_id` has the slot of every node, `free` all other slots.
-//! 2. `by_name` has each node that has one name, `by_names` each other one once for each of its names, and no two nodes
-//!    have one name.
+//! 2. `by_name` has each node with exactly one name, `by_names` every other node, once for each of its names. No two
+//!    nodes have the same name.
 //! 3. A node's `children` is how many nodes have a name in it.
-//! 4. Of the nodes with one `lower` at most one is `found_by_lower`: by its number, where that is the lower inode's as
-//!    nearly all have it, else by `by_lower`, which has no others.
+//! 4. Of the nodes with the same `lower` at most one is `found_by_lower`: by its number if that is the lower inode's, as
+//!    with nearly all, and otherwise by `by_lower`, which has no others.
 
 use std::ffi::OsStr;
 use std::hash::{BuildHasher, RandomState};
@@ -20,13 +20,13 @@ use super::names::{Name, Names};
 use super::{Node, NodeId};
 use crate::model::InodeKey;
 
-/// Where a node lies.
+/// The place of a node in `slots`.
 type Slot = u32;
 
-/// Fewer slots than these are not worth giving back.
+/// With fewer slots than this, compacting is not worth it.
 const COMPACT_SLOTS_MIN: usize = 4096;
 
-/// A name of the node at `slot`. The hash is kept, for the node has several and does not tell which of them this is.
+/// A name of the node at `slot`. The hash is stored because the node has several names and cannot tell which this is.
 struct Named {
     hash: u64,
     slot: Slot,
@@ -84,7 +84,7 @@ impl Table {
         self.iter().filter(|node| node.found_by_lower).filter_map(Node::lower)
     }
 
-    /// Adds a node that has no name yet, whose number is free. What stood for its lower inode does so no more.
+    /// Adds a node that has no name yet and whose number is free. Its lower inode leads to it from now on.
     pub fn insert(&mut self, node: Node) {
         let id = node.id;
         let slot = self.free.pop().unwrap_or_else(|| {
@@ -97,7 +97,7 @@ impl Table {
         self.find_by_lower(id);
     }
 
-    /// Takes a node out, with its names. Gives the directories that these were in.
+    /// Removes a node with its names. Returns the directories that these were in.
     pub fn remove(&mut self, id: NodeId) -> Vec<NodeId> {
         let Some(slot) = self.slot(id) else { return Vec::new() };
         self.lose_by_names(slot);
@@ -118,7 +118,7 @@ impl Table {
         dirs
     }
 
-    /// Gives a node a name that nobody has.
+    /// Gives a node a name that no other node has.
     pub fn add_name(&mut self, id: NodeId, parent: NodeId, name: &OsStr) {
         let Some(slot) = self.slot(id) else { return };
         match self.names(slot).len() {
@@ -127,7 +127,7 @@ impl Table {
                 self.change_names(slot, |names| names.push(parent, name));
                 self.find_by_names(slot);
             }
-            // There may be thousands.
+            // A file may have thousands of names.
             _ => {
                 self.change_names(slot, |names| names.push(parent, name));
                 find_by_one(&mut self.by_names, name_hash(&self.hasher, parent, name), slot);
@@ -136,7 +136,7 @@ impl Table {
         self.children_of(parent, |children| children + 1);
     }
 
-    /// Takes a name from whoever has it, and gives who that was.
+    /// Takes a name away. Returns the node that had it.
     pub fn remove_name(&mut self, parent: NodeId, name: &OsStr) -> Option<NodeId> {
         let slot = self.named(parent, name)?;
         match self.names(slot).len() {
@@ -170,7 +170,7 @@ impl Table {
         }
     }
 
-    /// Its names lead to it.
+    /// Makes its names lead to the node.
     fn find_by_names(&mut self, slot: Slot) {
         let Self { slots, by_name, by_names, hasher, .. } = self;
         let hash = |name: &Name| name_hash(hasher, name.parent, &name.name);
@@ -180,7 +180,7 @@ impl Table {
         }
     }
 
-    /// Its names lead to it no more.
+    /// Makes its names lead to the node no more.
     fn lose_by_names(&mut self, slot: Slot) {
         let Self { slots, by_name, by_names, hasher, .. } = self;
         let hash = |name: &Name| name_hash(hasher, name.parent, &name.name);
@@ -190,7 +190,7 @@ impl Table {
         }
     }
 
-    /// A node stands for another lower inode, and is found by it.
+    /// Makes a node stand for another lower inode, and be found by it.
     pub fn set_lower(&mut self, id: NodeId, lower: Option<InodeKey>) {
         self.lose_by_lower(id);
         if let Some(node) = self.get_mut(id) {
@@ -199,7 +199,7 @@ impl Table {
         self.find_by_lower(id);
     }
 
-    /// From now on it is this node that its lower inode leads to.
+    /// Makes this the node that its lower inode leads to.
     pub fn find_by_lower(&mut self, id: NodeId) {
         let Some(key) = self.get(id).and_then(Node::lower) else { return };
         match self.of_lower(key) {
@@ -217,7 +217,7 @@ impl Table {
         }
     }
 
-    /// Its lower inode leads to it no more. That of another node, which has the same, goes on.
+    /// Makes its lower inode lead to the node no more. Another node with the same one goes on being found.
     pub fn lose_by_lower(&mut self, id: NodeId) {
         let Some(node) = self.get_mut(id) else { return };
         let was_found = std::mem::take(&mut node.found_by_lower);
@@ -232,7 +232,7 @@ impl Table {
         self.by_id.find(self.hasher.hash_one(id), |slot| is_id(&self.slots, *slot, id)).copied()
     }
 
-    /// Where the node lies that has a name.
+    /// The slot of the node that has a name.
     fn named(&self, parent: NodeId, name: &OsStr) -> Option<Slot> {
         let hash = name_hash(&self.hasher, parent, name);
         let has_name =
@@ -241,7 +241,7 @@ impl Table {
         only.or_else(|| Some(self.by_names.find(hash, |named| named.hash == hash && has_name(named.slot))?.slot))
     }
 
-    /// Gives back the room of nodes that are gone, once most are.
+    /// Gives back the room of removed nodes, once most are.
     fn compact(&mut self) {
         let Self { slots, free, by_id, by_name, by_names, by_lower, hasher } = self;
         let mut moved: Vec<Slot> = vec![0; slots.len()];
@@ -281,12 +281,12 @@ fn lower_hash(slots: &[Option<Node>], hasher: &RandomState, slot: Slot) -> u64 {
     at(slots, slot).and_then(Node::lower).map_or(0, |key| hasher.hash_one(key))
 }
 
-/// One of several names of the node at `slot` leads to it.
+/// Makes one of several names of the node at `slot` lead to it.
 fn find_by_one(by_names: &mut HashTable<Named>, hash: u64, slot: Slot) {
     by_names.insert_unique(hash, Named { hash, slot }, |named| named.hash);
 }
 
-/// It leads to it no more.
+/// Makes that name lead to it no more.
 fn lose_by_one(by_names: &mut HashTable<Named>, hash: u64, slot: Slot) {
     if let Ok(found) = by_names.find_entry(hash, |found| found.slot == slot && found.hash == hash) {
         found.remove();
@@ -297,7 +297,7 @@ fn name_hash(hasher: &RandomState, parent: NodeId, name: &OsStr) -> u64 {
     hasher.hash_one((parent, name))
 }
 
-/// Of a node that has one name.
+/// The hash of the name of a node that has only one.
 fn only_name_hash(slots: &[Option<Node>], hasher: &RandomState, slot: Slot) -> u64 {
     let name = at(slots, slot).and_then(|node| node.names.first());
     name.map_or(0, |name| name_hash(hasher, name.parent, &name.name))

@@ -15,12 +15,12 @@ pub(in crate::overlay) enum Told {
     #[default]
     Nothing,
     These(Print),
-    /// Of answers that were under way at once, nobody knows which came last.
+    /// Several replies were under way at once, and which of them came last is unknown.
     Several,
 }
 
 impl Told {
-    /// Whether the kernel has no other attributes than these.
+    /// True if the kernel has no attributes other than these.
     pub fn is_at_most(self, stamp: &Stamp) -> bool {
         match self {
             Self::Nothing => true,
@@ -29,18 +29,18 @@ impl Told {
         }
     }
 
-    /// Whether the kernel has these attributes.
+    /// True if the kernel has these attributes.
     pub fn is(self, stamp: &Stamp) -> bool {
         self == Self::These(Print::of(stamp))
     }
 }
 
-/// What attributes are an answer to.
+/// What kind of request attributes are the reply to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::overlay) enum Asked {
-    /// The kernel takes none that it was made to forget before they came.
+    /// The kernel drops them if it was made to forget the node's attributes before they came.
     ToLook,
-    /// It takes them for the newest, whenever they come.
+    /// The kernel takes them for the newest, whenever they come.
     ToChange,
 }
 
@@ -51,11 +51,11 @@ pub(in crate::overlay) enum Again {
     Soon,
 }
 
-/// Nodes whose attributes answered a change: the last of these answers may not have come yet.
+/// Nodes whose attributes were the reply to a change: the last of these replies may not have arrived yet.
 #[derive(Default)]
 pub(super) struct Answered(VecDeque<(Instant, NodeId)>);
 
-/// So long after it was made an answer has come.
+/// So long after it was made, a reply has arrived.
 const UNDER_WAY: Duration = Duration::from_millis(20);
 
 impl Answered {
@@ -71,7 +71,7 @@ impl Answered {
 }
 
 impl Nodes {
-    /// Attributes that are on their way to the kernel.
+    /// Notes attributes that are on their way to the kernel.
     pub fn note_told(&mut self, id: NodeId, stamp: &Stamp, asked: Asked) {
         if let Some(node) = self.nodes.get_mut(id) {
             let now = Told::These(Print::of(stamp));
@@ -82,8 +82,8 @@ impl Nodes {
         }
     }
 
-    /// What the kernel was told of a node was `before`, as far as anybody knows, and holds for `now` as well. False where
-    /// it may have something else.
+    /// What the kernel was told of a node, `before` as far as that is known, holds for `now` as well. Returns false if it
+    /// may have been told something else.
     pub fn tell_holds(&mut self, id: NodeId, before: Option<&Stamp>, now: &Stamp) -> bool {
         let Some(node) = self.nodes.get_mut(id) else { return false };
         let holds = match (node.told, before) {
@@ -101,13 +101,13 @@ impl Nodes {
         self.nodes.get(id).map(|node| node.told).unwrap_or_default()
     }
 
-    /// The kernel is about to be made to forget a node's attributes, by whom no answer can come any more. Gives what it was
+    /// Called when the kernel is made to forget a node's attributes and no reply can be under way. Returns what it was
     /// told of them.
     pub fn untold(&mut self, id: NodeId) -> Told {
         self.nodes.get_mut(id).map(|node| std::mem::take(&mut node.told)).unwrap_or_default()
     }
 
-    /// The same where one may: then it is to be made to forget them once more.
+    /// The same if a reply may be under way: then the kernel must be made to forget them once more.
     pub fn untold_meanwhile(&mut self, id: NodeId, now: Instant) -> (Told, Again) {
         let is_under_way = self.answered.is_under_way(id, now);
         match self.nodes.get_mut(id).filter(|node| is_under_way && node.told != Told::Nothing) {
@@ -116,26 +116,26 @@ impl Nodes {
         }
     }
 
-    /// The same where nobody has looked before.
+    /// Notes the content that programs know of from now on, unless they knew some before.
     pub fn note_first_shown(&mut self, id: NodeId, stamp: &Stamp) {
         if let Some(node) = self.nodes.get_mut(id) {
             node.shown.get_or_insert_with(|| ContentPrint::of(stamp));
         }
     }
 
-    /// Programs know of this content from now on. Gives what they knew.
+    /// Programs know of this content from now on. Returns what they knew before.
     pub fn note_shown(&mut self, id: NodeId, stamp: &Stamp) -> Option<ContentPrint> {
         self.nodes.get_mut(id)?.shown.replace(ContentPrint::of(stamp))
     }
 
-    /// What programs saw as `shown` has landed, as `below`.
+    /// What programs saw as `shown` has landed as `below`: they go on seeing its ctime.
     pub fn keep_ctime(&mut self, path: &RelPath, shown: &Meta, below: &Meta) {
         if let Some(node) = self.at(path).and_then(|id| self.nodes.get_mut(id)) {
             node.rare().landed = Some(LandedCtime { below: below.ctime, shown: shown.ctime });
         }
     }
 
-    /// The same attributes with the ctime that programs see, and the links: what is apart is about to be a copy, which has
+    /// `meta` with the ctime and the link count that programs see: a node that is apart is about to be a copy, which has
     /// no other name.
     pub fn as_seen(&self, id: NodeId, meta: Meta) -> Meta {
         let Some(rare) = self.nodes.get(id).and_then(|node| node.rare.as_ref()) else { return meta };
@@ -144,7 +144,8 @@ impl Nodes {
         Meta { ctime: landed.map_or(meta.ctime, |landed| landed.shown), links, ..meta }
     }
 
-    /// Notes of which content the kernel's cache is from now on; gives whether it was of this, if it was of any.
+    /// Notes which content the kernel caches from now on. Returns whether it cached that before; `None` if it cached
+    /// none.
     pub fn set_cached(&mut self, id: NodeId, stamp: &Stamp) -> Option<bool> {
         let node = self.nodes.get_mut(id)?;
         if let Some(in_use) = &mut node.in_use {
@@ -154,25 +155,25 @@ impl Nodes {
         Some(node.cached.replace(now)? == now)
     }
 
-    /// From now on the kernel's cache is of content that lower does not have.
+    /// From now on the kernel caches content that lower does not have.
     pub fn caches_upper(&mut self, id: NodeId) {
         if let Some(node) = self.nodes.get_mut(id) {
             node.cached = None;
         }
     }
 
-    /// Whether the kernel's cache may have other content than this of a file that somebody has open.
+    /// True if the kernel may cache other content than this of an open file.
     pub fn caches_other(&self, id: NodeId, content: ContentPrint) -> bool {
         let Some(in_use) = self.nodes.get(id).and_then(|node| node.in_use.as_ref()) else { return false };
         match (in_use.cached, &in_use.file) {
             (Some(cached), _) => cached != content,
-            // Of what was held until a moment ago, nobody has noted it.
+            // The content of a file that was held until a moment ago has not been noted.
             (None, FileInUse::Judged(_)) => true,
             (None, FileInUse::Passed(_)) => false,
         }
     }
 
-    /// From here on the kernel may write to it by itself.
+    /// From here on the kernel may write to the file by itself.
     pub fn note_written_past(&mut self, id: NodeId) {
         if let Some(node) = self.nodes.get_mut(id) {
             node.written_past = true;

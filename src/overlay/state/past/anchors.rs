@@ -1,6 +1,6 @@
 //! What is known of paths, found by path, and by the places where what they had is now.
 //!
-//! Each rename and each landing asks for what speaks of one place: a session knows a hundred thousand paths, of which
+//! Each rename and each landing asks which paths speak of one place: a session knows a hundred thousand paths, of which
 //! one or none does.
 //!
 //! Invariant: `by_place` has the path of each entry of `by_path` under each of its places, once, and nothing else.
@@ -17,7 +17,7 @@ pub struct Anchors {
 }
 
 impl Known {
-    /// Where it says that something is.
+    /// The places at which it says that something is.
     fn places(&self) -> impl Iterator<Item = &RelPath> {
         let moved = match &self.had {
             Some(AnchorState::Moved { to, .. }) => Some(to),

@@ -1,4 +1,4 @@
-//! What becomes known by a change: a landing, a rename of a file or of directories, what goes and what comes back.
+//! What a change makes known: a landing, a rename of a file or of directories, what goes and what comes back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::store::{Anchor, AnchorState, Kept, Known, Went};
 use crate::sys::file::Meta;
 
 impl Known {
-    /// Content and all came in this session.
+    /// True if it came in this session, content and all.
     pub(in crate::overlay) fn is_fresh(&self) -> bool {
         self.fresh && self.from.is_none()
     }
@@ -22,12 +22,13 @@ impl Known {
         Anchor { path: path.clone(), known: self.clone() }
     }
 
-    /// The same once the path is free.
+    /// What is known once the path is free.
     fn left(self) -> Self {
         Self { fresh: false, from: None, ..self }
     }
 
-    /// The same where what it remembers is elsewhere by now; a copy of it, which has the stamp `copy`. None where it is not.
+    /// What is known once the content that it remembers is elsewhere, as a copy with the stamp `copy` if there is one.
+    /// `None` if it remembers nothing that moved.
     fn retargeted(&self, to: impl Fn(&RelPath) -> Option<RelPath>, copy: Option<Stamp>) -> Option<Self> {
         let went = |at: &RelPath, stamp: Stamp| Some((to(at)?, copy.unwrap_or(stamp)));
         let moved = match &self.had {
@@ -43,7 +44,7 @@ impl Known {
         Some(Self { had: had.or(known.had), went: last.or(known.went), ..known })
     }
 
-    /// The same once what is at `place` has been replaced, and is `kept`.
+    /// What is known once what is at `place` has been replaced and kept as `kept`; `None` if it remembers nothing there.
     fn replaced_at(&self, place: &RelPath, kept: Kept) -> Option<Self> {
         let is_there = matches!(&self.had, Some(AnchorState::Moved { to, .. }) if to == place);
         let went_there = self.went.as_ref().is_some_and(|went| went.to == *place);
@@ -60,8 +61,8 @@ impl Known {
 }
 
 impl Past {
-    /// Of a path at which something new is made, or something older under a new name, which came `from` another. It was free,
-    /// unless what it had went along with a directory.
+    /// The anchor of a path at which something new is made, or something older gets a new name, coming `from` another
+    /// path. The path was free, unless what it had went along with a directory.
     pub fn made(&self, path: &RelPath, from: Option<RelPath>) -> Anchor {
         let known = self.known(path);
         let had = known.had.clone().or_else(|| self.came_along(path).is_none().then_some(AnchorState::Nothing));
@@ -69,8 +70,8 @@ impl Past {
         Known { had, fresh, from, went: None, ..known }.as_anchor(path)
     }
 
-    /// After a landing on `path` that replaced something, or was `judged_against` what used to be there: of the path itself
-    /// and of paths whose content was moved to it.
+    /// The anchors after a landing on `path` that replaced something, or was `judged_against` what used to be there: of
+    /// the path itself and of paths whose content was moved to it.
     pub fn landed(
         &self,
         path: &RelPath,
@@ -81,7 +82,7 @@ impl Past {
         let from = self.older_from(path);
         let mut known = self.known(path);
         let first = match replaced.filter(|_| existed).or(judged_against) {
-            // What goes as it came is remembered where it came from, and there alone.
+            // Older content that goes as it came is remembered where it came from, and only there.
             Some(kept) if exists || from.is_none() => AnchorState::Content(kept),
             Some(_) | None => AnchorState::Nothing,
         };
@@ -96,7 +97,7 @@ impl Past {
         [known.as_anchor(path)].into_iter().chain(elsewhere).collect()
     }
 
-    /// Of paths whose content was moved to `path`, where it is replaced and kept as `kept`.
+    /// The anchors of paths whose content was moved to `path`, where it is replaced and kept as `kept`.
     pub fn moved_to(&self, path: &RelPath, kept: Kept) -> Vec<Anchor> {
         let with_dir = self.came_with_dir(path);
         let with_dir = with_dir.map(|was| self.with_had(&was, AnchorState::Content(kept)));
@@ -104,8 +105,8 @@ impl Past {
         self.anchors.speaking_of(path).filter_map(pinned).chain(with_dir).collect()
     }
 
-    /// The same where it is written in place, and so under whichever names the inode has. Joins what is known of these by
-    /// then.
+    /// The same for an inode that is written in place, and so under all its names. Changes and extends `known`, the
+    /// anchors of the same landing.
     pub fn replaced_by_all_names(&self, inode: InodeKey, kept: Kept, known: &mut Vec<Anchor>) {
         let is_there =
             |known: &Known| matches!(&known.had, Some(AnchorState::Moved { stamp, .. }) if stamp.key() == inode);
@@ -122,14 +123,14 @@ impl Past {
         Known { had: Some(had), ..self.known(path) }.as_anchor(path)
     }
 
-    /// What was renamed away from `path` may change from now on; what `path` is judged against may not.
+    /// The anchor of a path whose content was renamed away: that content may change from now on, the anchor must not.
     pub fn pinned(&self, path: &RelPath, kept: Kept) -> Option<Anchor> {
         let is_moved = matches!(self.had(path)?, AnchorState::Moved { .. });
         is_moved.then(|| self.with_had(path, AnchorState::Content(kept)))
     }
 
-    /// What somebody else left at a path is what it is judged against from now on; what it came from with a directory is a
-    /// modification of it all the same.
+    /// The anchors for content that someone else left at a path: the path is judged against it from now on. The path that
+    /// it came from with a directory still has it as its anchor.
     pub fn begun_anew(&self, path: &RelPath, content: Option<Kept>, there: Option<Stamp>) -> Vec<Anchor> {
         let known = Known::of(content.map_or(AnchorState::Nothing, AnchorState::Content)).as_anchor(path);
         let came_from = self.came_with_dir(path).zip(there);
@@ -138,13 +139,13 @@ impl Past {
         [known].into_iter().chain(came_from).collect()
     }
 
-    /// Of a path that is free now, because what was there went.
+    /// The anchor of a path that is free now, because what was there went.
     pub fn left(&self, path: &RelPath) -> Option<Anchor> {
         Some(self.get(path)?.clone().left().as_anchor(path))
     }
 
-    /// The same of a directory: of each path at which it was in this session, also by the name that it had before one above
-    /// it was renamed.
+    /// The same for a directory: of each path at which it was in this session, including the one it had before a
+    /// directory above it was renamed.
     pub fn left_dir(&self, path: &RelPath) -> Vec<Anchor> {
         let mut after = After::of(self);
         after.leave(path);
@@ -152,20 +153,20 @@ impl Past {
         after.changed()
     }
 
-    /// None where it was made in this session.
+    /// The paths of a directory older than the session; empty for one that was made in it.
     fn places_of_dir(&self, path: &RelPath) -> impl Iterator<Item = RelPath> + use<> {
         let places = [self.dirs.was_anywhere(path), Some(path.clone())];
         let is_older = !self.is_fresh(path);
         places.into_iter().flatten().filter(move |_| is_older)
     }
 
-    /// What was at `source` was renamed over `to`, which is `meta` now. It is what `source` is a modification of from now
-    /// on, and paths whose content had been renamed to `source` before.
+    /// The anchors once what was at `source` has been renamed over `to`, which is `meta` now. From then on it is what
+    /// `source` is a modification of, and so are paths whose content had been renamed to `source` before.
     pub fn carried(&self, source: &RelPath, to: &RelPath, meta: &Meta) -> Vec<Anchor> {
         self.once_gone(source, (to, meta.stamp()), Some(meta.stamp())).changed()
     }
 
-    /// What was at `from` is at the other path, and has the stamp beside it; or it is a copy of that, which has another.
+    /// What was at `from` is now at the other path with the stamp beside it, or a copy of it is, with the stamp `copy`.
     fn once_gone(&self, from: &RelPath, (to, stamp): (&RelPath, Stamp), copy: Option<Stamp>) -> After<'_> {
         let moved = AnchorState::Moved { to: to.clone(), stamp };
         let mut after = After::of(self);
@@ -178,20 +179,21 @@ impl Past {
         after
     }
 
-    /// What is known of a new file at `to` once what was at `source` was renamed over it: it may be all that is left of
-    /// something older, and does not go unreviewed then. To be asked before the source is known as gone.
+    /// What is known of a new file at `to` once what was at `source` has been renamed over it: it may be all that is left
+    /// of something older, and then does not go without review. Must be asked before the source is known to be gone.
     pub fn taken_over(&self, source: &RelPath, to: &RelPath) -> Option<Anchor> {
         let came_from = self.came_from(source).filter(|came_from| came_from != to)?;
         let known = self.get(to).filter(|known| known.fresh)?.clone();
         Some(Known { from: Some(came_from), ..known }.as_anchor(to))
     }
 
-    /// What is at `from` comes to stand at `to`, a path that is as new or as old as it was.
+    /// The anchors once what is at `from` stands at `to`, where it is as new or as old as it was.
     pub fn moved(&self, from: &RelPath, to: &RelPath, meta: &Meta) -> Vec<Anchor> {
         self.once_moved(from, to, meta).changed()
     }
 
-    /// The same where `from` is removed or replaced by that: new or not, what comes there is a modification of what it had.
+    /// The same if `from` is removed, or replaced by that: new or not, what comes to `from` is a modification of its old
+    /// content.
     pub fn parted(&self, from: &RelPath, to: &RelPath, meta: &Meta) -> Vec<Anchor> {
         let mut after = self.once_moved(from, to, meta);
         let left = after.edit(from);
@@ -217,12 +219,12 @@ impl Past {
         after
     }
 
-    /// A renamed inode has its first name again: nothing is lost with the copy at the other.
+    /// A renamed inode has its first name again: the copy at the other name can go without a loss.
     pub fn put_back(&self, path: &RelPath, to: &RelPath, stamp: Stamp) -> Vec<Anchor> {
         self.once_put_back(path, to, stamp).changed()
     }
 
-    /// The same where nothing is left at the other name: what the view shows there came in this session.
+    /// The same if nothing is left at the other name: what the view shows there came in this session.
     pub fn uncovered(&self, path: &RelPath, to: &RelPath, stamp: Stamp) -> Vec<Anchor> {
         let mut after = self.once_put_back(path, to, stamp);
         after.leave(to);
@@ -234,12 +236,12 @@ impl Past {
         let mut after = After::of(self);
         after.retarget(|at| (at == to).then(|| path.clone()), self.anchors.speaking_of(to), None);
         let had = match self.had(path) {
-            // It is not what the path had first.
+            // What comes back is not what the path had first.
             Some(had @ (AnchorState::Content(_) | AnchorState::Nothing)) => had.clone(),
             Some(AnchorState::Moved { .. }) | None => AnchorState::Moved { to: path.clone(), stamp },
         };
         after.set(path, Known::of(had));
-        // A name that nothing is known of had this content all along: a rename over it changed nothing.
+        // A name of which nothing is known had this content all along: a rename over it changed nothing.
         if self.came_here(to) {
             let had = self.had(to).cloned().unwrap_or(AnchorState::Nothing);
             let fresh = had == AnchorState::Nothing;
@@ -256,7 +258,7 @@ impl Past {
         gone.iter().filter(|path| self.get(path).is_some()).for_each(|path| after.leave(path));
         moves.iter().flat_map(|one| self.places_of_dir(one.from)).for_each(|place| after.edit(&place).had_dir = true);
         let gone: BTreeSet<&RelPath> = gone.iter().collect();
-        // Where it comes to first: most of what is known lies elsewhere.
+        // The new path is asked for first, because most of what is known lies elsewhere.
         let along = self.iter().filter_map(|(path, known)| Some((path, Move::all(moves, path)?, known)));
         let comes = |path: &RelPath, known: &Known| {
             !gone.contains(path) && (known.fresh || self.stands_for_itself(path, known))
@@ -280,7 +282,7 @@ impl Past {
         after.changed()
     }
 
-    /// Whether what is at a path is a change of what that had, though its directory came from elsewhere.
+    /// True if what is at a path is a change of what that path had, though its directory came from elsewhere.
     fn stands_for_itself(&self, path: &RelPath, known: &Known) -> bool {
         let is_judged = match &known.had {
             Some(AnchorState::Content(_)) => true,
@@ -290,14 +292,14 @@ impl Past {
         is_judged && self.dirs.was(path).is_some()
     }
 
-    /// A directory takes the path of a file, of which nothing is forgotten by that; the file, if it is `below`, takes that
-    /// of the directory.
+    /// A directory takes the path of a file, of which what is known stays known. The file, if it is `below`, takes the
+    /// path of the directory.
     pub fn exchanged(&self, file: &RelPath, dir: &RelPath, below: Option<&Meta>, gone: &[RelPath]) -> Vec<Anchor> {
         let [of_file, of_dir] = [file, dir].map(|path| self.known(path));
         let mut after = self.clone();
         after.know(self.moved_dirs(&[Move { from: dir, to: file }], gone));
         if let Some(meta) = below {
-            // It comes to its place before the directory does.
+            // The file comes to its place before the directory does.
             after.know(vec![after.with_came(file, of_file)]);
             after.know(after.moved(file, dir, meta));
         }
@@ -317,7 +319,7 @@ impl Past {
     }
 }
 
-/// What is going to be known, as far as it differs.
+/// What is going to be known, as far as it differs from what is.
 struct After<'a> {
     before: &'a Past,
     edited: BTreeMap<RelPath, Known>,
@@ -332,7 +334,7 @@ impl<'a> After<'a> {
         self.edited.entry(path.clone()).or_insert_with(|| self.before.known(path))
     }
 
-    /// All that was known is forgotten, but for directories that were here.
+    /// Replaces all that is known of a path, except that directories were here.
     fn set(&mut self, path: &RelPath, known: Known) {
         let had_dir = self.edit(path).had_dir;
         self.edited.insert(path.clone(), Known { had_dir, ..known });
@@ -343,7 +345,7 @@ impl<'a> After<'a> {
         *known = std::mem::take(known).left();
     }
 
-    /// What is at a path goes to where it is `moved`, and is what the path had, if that is not known.
+    /// What is at a path goes where `moved` says, and becomes what the path had, unless that is known.
     fn go(&mut self, path: &RelPath, moved: &AnchorState) {
         let known = self.edit(path);
         if !known.fresh {
@@ -352,7 +354,7 @@ impl<'a> After<'a> {
         self.leave(path);
     }
 
-    /// What these paths remember is elsewhere by now; a copy of it, which has the stamp `copy`.
+    /// What these paths remember is elsewhere by now, as a copy with the stamp `copy` if there is one.
     fn retarget<'p>(
         &mut self,
         to: impl Fn(&RelPath) -> Option<RelPath>,

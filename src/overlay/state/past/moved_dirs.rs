@@ -25,7 +25,7 @@ impl MovedDirs {
         }
     }
 
-    /// The same, though it is where nobody judges.
+    /// The same, even if it lies where nothing is judged.
     pub fn now_anywhere(&self, was: &RelPath) -> Option<RelPath> {
         self.moved_content(was)?.path().cloned()
     }
@@ -35,12 +35,12 @@ impl MovedDirs {
         self.origin_of(now).filter(|was| self.now(was).as_ref() == Some(now))
     }
 
-    /// The same, though it lies where nobody judges.
+    /// The same, even if it lies where nothing is judged.
     pub fn was_anywhere(&self, now: &RelPath) -> Option<RelPath> {
         self.origin_of(now).filter(|was| self.now_anywhere(was).as_ref() == Some(now))
     }
 
-    /// None where nothing has moved. A renamed directory itself was there, and no content that anything could be a change of.
+    /// `None` if nothing has moved, and for a renamed directory itself, which has no content to compare with.
     fn moved_content(&self, was: &RelPath) -> Option<DirPlace> {
         if self.places.contains_key(was) {
             return None;
@@ -48,7 +48,7 @@ impl MovedDirs {
         Some(self.place_of(was)).filter(|place| place.path() != Some(was))
     }
 
-    /// Where something is now that may be a renamed directory itself.
+    /// Where something is now that may itself be a renamed directory.
     fn place_of(&self, was: &RelPath) -> DirPlace {
         match nearest(&self.places, was) {
             Some((dir, place)) => place.with_path(|at| was.rebase(dir, at)),
@@ -56,7 +56,7 @@ impl MovedDirs {
         }
     }
 
-    /// The reverse. None where something else is by now.
+    /// The reverse; `None` if something else is there by now.
     fn origin_of(&self, now: &RelPath) -> Option<RelPath> {
         let was = match nearest(&self.origins, now) {
             Some((dir, origin)) => now.rebase(dir, origin)?,
@@ -65,7 +65,8 @@ impl MovedDirs {
         (self.place_of(&was).path() == Some(now)).then_some(was)
     }
 
-    /// What is to be said once directories have moved, and those of `unjudged`, by their new paths, lie where nobody judges.
+    /// The records to keep once directories have moved and those of `unjudged`, given by their new paths, lie where
+    /// nothing is judged.
     pub fn after(&self, moves: &[Move<'_>], unjudged: &[RelPath]) -> Vec<MovedDir> {
         let is_concerned = |at: &RelPath| moves.iter().any(|one| at.is_within(one.from) || at.is_within(one.to));
         let known = self.places.iter().filter(|(_, place)| place.path().is_some_and(is_concerned));
@@ -83,7 +84,7 @@ impl MovedDirs {
         origins.into_iter().map(after).collect()
     }
 
-    /// Whether what lay at a path, if there was something, is elsewhere after the moves.
+    /// True if what lay at a path, if there was anything, is elsewhere after the moves.
     pub fn takes_away(&self, moves: &[Move<'_>], path: &RelPath) -> bool {
         let at = self.now(path).unwrap_or_else(|| path.clone());
         moved_on(moves, &at).is_some_and(|at| at != *path)
@@ -106,16 +107,16 @@ impl MovedDirs {
     }
 }
 
-/// Where what is at a path is after the moves. What stood where a directory comes to was empty, or is not there.
+/// Where what is at a path is after the moves. `None` if a directory comes to its place: it was empty, or is gone.
 fn moved_on(moves: &[Move<'_>], at: &RelPath) -> Option<RelPath> {
     let stays = || moves.iter().all(|one| !at.is_within(one.to)).then(|| at.clone());
     Move::all(moves, at).or_else(stays)
 }
 
-/// What is said of a path or of the nearest directory above it.
+/// The entry of a path, or of the nearest directory above it that has one.
 fn nearest<'a, T>(said: &'a BTreeMap<RelPath, T>, path: &RelPath) -> Option<(&'a RelPath, &'a T)> {
     if said.is_empty() {
-        // Mostly, and each landing asks.
+        // The usual case, and each landing asks.
         return None;
     }
     std::iter::successors(Some(path.clone()), RelPath::parent).find_map(|dir| said.get_key_value(&dir))
