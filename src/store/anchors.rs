@@ -20,41 +20,41 @@ pub enum AnchorState {
     Moved { to: RelPath, stamp: Stamp },
 }
 
-/// Where what was last at a path went by a rename.
+/// Where a rename took what was last at a path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Went {
     pub to: RelPath,
     pub stamp: Stamp,
 }
 
-/// What is known of a path by itself. Of the rest the directories tell that were renamed, and where none was, all is as it
-/// was when the session began.
+/// What is known of a path itself. All else follows from the directories that were renamed; below none of them,
+/// everything is as it was when the session began.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Known {
-    /// The anchor. None: the content is where a directory took it, or still here.
+    /// The anchor. `None` if the content is where a renamed directory took it, or still here.
     #[serde(default, rename = "state")]
     pub had: Option<AnchorState>,
-    /// What is at the path now came in this session: its deletion then loses nothing.
+    /// What is at the path now came in this session, so that deleting it loses nothing.
     pub fresh: bool,
-    /// And is older all the same: it was renamed or linked here from this path, and only its name is new.
+    /// Set if it is older all the same: it was renamed or linked here from this path, and only its name is new.
     #[serde(default)]
     pub from: Option<RelPath>,
-    /// Where what was last at the path went by a rename, while lower has nothing in its place. It need not be the anchor's
-    /// content: that may have changed in between.
+    /// Where a rename took what was last at the path, while lower has nothing in its place. That need not be the anchor's
+    /// content, which may have changed before.
     #[serde(default)]
     pub went: Option<Went>,
-    /// What was here was put back to where it came from or took another name of its file, and nothing has landed here
-    /// since: that lower has nothing is our own doing, which no event tells.
+    /// What was here was put back to where it came from, or took another name of its file, and nothing has landed here
+    /// since. So it is our own doing that lower has nothing here, and no event tells of it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub put_back: bool,
-    /// A directory that is older than the session was here, and was renamed away or removed: a symlink in its place would
-    /// stand for all that was in it.
+    /// A directory older than the session was here, and was renamed away or removed: a symlink in its place would stand
+    /// for everything that was in it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub had_dir: bool,
 }
 
 impl Known {
-    /// What the path had, where that is kept.
+    /// Returns the content that the path had, if it is kept.
     pub fn kept(&self) -> Option<Kept> {
         match self.had {
             Some(AnchorState::Content(kept)) => Some(kept),
@@ -70,12 +70,12 @@ pub struct Anchor {
     pub known: Known,
 }
 
-/// Where a directory is that was renamed in this session.
+/// Where a directory is now that was renamed in this session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DirPlace {
     At(RelPath),
-    /// Where nobody judges: whoever writes there must not make an anchor of what lies in it.
+    /// Where nothing is judged: a write there must not make an anchor of what lies in it.
     Unjudged(RelPath),
     /// It is gone, or another directory stands there.
     Nowhere,
@@ -107,7 +107,7 @@ impl Store {
         rows.map(|row| parse_row(&row?, self.dirs.describe())).collect()
     }
 
-    /// The session is over: what paths had when it began does not matter any more.
+    /// Ends the session: what paths had when it began no longer matters.
     pub fn end_session(&self, event: &EventDraft) -> Result<()> {
         self.database.lock().write(|tx| {
             events::put_all(tx, std::slice::from_ref(event), &[])?;

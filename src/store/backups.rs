@@ -1,4 +1,4 @@
-//! Backups: content that something replaced, by a name a person can type.
+//! Backups: content that something replaced, under a name that a person can type.
 
 use std::collections::HashSet;
 
@@ -31,16 +31,16 @@ pub struct Backup {
     /// Milliseconds since the epoch.
     pub created: i64,
     pub by: Option<Writer>,
-    /// All the world could read it where it was when this was made. Not known of older ones: then nobody could.
+    /// Everyone could read the file where it was when this was made. False for older backups, which do not record it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub for_all: bool,
-    /// User and group. Not known of older ones.
+    /// User and group. Not recorded in older backups.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<(u32, u32)>,
 }
 
 impl Backup {
-    /// The name a backup made at `created` has. Two of one basename in one millisecond: the later is dated on.
+    /// Returns the name of a backup made at `created`. If that is taken, `put` gives the backup a later time.
     pub fn name_for(path: &RelPath, created: i64) -> String {
         let time = jiff::Timestamp::from_millisecond(created).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
         let date = time.strftime("%Y%m%d_%H%M%S");
@@ -55,24 +55,24 @@ impl Backup {
     }
 }
 
-/// A name that is taken moves a backup on by a millisecond, so that this much is no sign of a clock that jumped.
+/// A backup whose name is taken is given a later time, so up to this much is no sign of a clock that jumped.
 const FUTURE_MILLIS: i64 = 60_000;
 
-/// How far a backup whose name is taken is dated on at once. Less than what tells a clock that jumped.
+/// How much later one query can make it. Less than what tells a clock that jumped.
 const STRETCH_MILLIS: i64 = 10_000;
 
-/// Rows read at once: who saves meanwhile waits for so many.
+/// Rows read at once. A save that comes meanwhile waits for that many.
 const PIECE_ROWS: i64 = 64;
 
 impl Store {
-    /// All backups, newest first.
+    /// Returns all backups, newest first.
     pub fn backups(&self) -> Result<Vec<Backup>> {
         self.backups_as(|backup: &Backup| (backup.created, &backup.name))
     }
 
-    /// The same of what is asked of them. There may be a hundred thousand, most of which say at length who replaced them.
-    /// One from the future was made before the clock jumped back, and so before all that have been made since: else a
-    /// purge would take those for the oldest.
+    /// Like [`Self::backups`], with only the fields of `T`: there may be a hundred thousand backups, and most say at
+    /// length who replaced them. One dated in the future was made before the clock jumped back, and so before all that
+    /// have been made since: otherwise a purge would take those for the oldest.
     pub(super) fn backups_as<T: DeserializeOwned>(&self, made: impl Fn(&T) -> (i64, &String)) -> Result<Vec<T>> {
         let mut backups = self.backup_rows::<T>()?;
         let now = super::now_millis() + FUTURE_MILLIS;
@@ -83,7 +83,7 @@ impl Store {
         Ok(backups)
     }
 
-    /// Every path that has backups.
+    /// Returns every path that has backups.
     pub(super) fn paths_with_backups(&self) -> Result<HashSet<RelPath>> {
         #[derive(Deserialize)]
         struct Of {
@@ -92,15 +92,15 @@ impl Store {
         Ok(self.backup_rows::<Of>()?.into_iter().map(|backup| backup.path).collect())
     }
 
-    /// What is asked of all backups, by name.
+    /// Returns the fields of `T` of all backups, in the order of their names.
     fn backup_rows<T: DeserializeOwned>(&self) -> Result<Vec<T>> {
         let query = "SELECT name, row FROM backup WHERE name > ?1 ORDER BY name LIMIT ?2";
         self.in_pieces(query, String::new(), |_, row: &String| parse_row(row, self.dirs.describe()))
     }
 
-    /// What `read` makes of all rows that a query gives: a key, by which it goes on where it stopped, beginning after one,
-    /// and what is told of it. Whoever waits for the database has it between two pieces, so what comes or goes meanwhile may
-    /// be told or not.
+    /// Runs a query piece by piece, and returns what `read` makes of its rows. Each piece begins after the key of the
+    /// last row before it, the first one after `after`. Other threads get the database between two pieces, so what comes
+    /// or goes meanwhile may be included or not.
     pub(super) fn in_pieces<K: FromSql + ToSql, V: FromSql, T>(
         &self,
         query: &str,
@@ -136,7 +136,7 @@ impl Store {
     }
 }
 
-/// Adds a backup under a free name, dated on where its own is taken, and gives the name.
+/// Adds a backup under a free name, at a later time if its own name is taken, and returns the name.
 pub(super) fn put(tx: &Transaction<'_>, backup: &Backup) -> Result<String> {
     let created = free_moment(tx, backup)?;
     let backup = Backup { name: Backup::name_for(&backup.path, created), created, ..backup.clone() };
@@ -149,12 +149,12 @@ pub(super) fn put(tx: &Transaction<'_>, backup: &Backup) -> Result<String> {
     Ok(backup.name)
 }
 
-/// When the backup may have been made so that its name is free. Among thousands of saves of one file the first free name
-/// is thousands of names away: whole stretches are passed at once.
+/// Returns a time at which the name of the backup is free. Among thousands of saves of one file the first free name is
+/// thousands of names away, so whole stretches are skipped at once.
 fn free_moment(tx: &Transaction<'_>, backup: &Backup) -> Result<i64> {
     let name = |moment| Backup::name_for(&backup.path, moment);
     let mut taken = tx.prepare_cached("SELECT 1 FROM backup WHERE name = ?1")?;
-    // Backups of a file that is itself called like a backup of this one sort among these, and are longer.
+    // If a file is itself called like a backup of this one, its backups sort among these, but have longer names.
     let newest = "SELECT created FROM backup WHERE name BETWEEN ?1 AND ?2 AND length(name) = length(?1)
                   ORDER BY name DESC LIMIT 1";
     let mut newest = tx.prepare_cached(newest)?;

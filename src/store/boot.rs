@@ -1,12 +1,14 @@
 //! Telling a power cut from a killed daemon.
 //!
-//! After a kill the database knows all temporary names: what was committed is in the page cache before a name is made.
-//! A power cut keeps of names and commits what the disk had of each. So the boot in which names are made is written down
-//! first, durably, and forgotten at a clean end. Recovery that finds another boot looks for names everywhere, once.
+//! After a kill the database knows all temporary names: what it says of a name is in the page cache before the name is
+//! made. A power cut leaves only those names and commits that had reached the disk. So the boot in which names are made
+//! is recorded first, durably, and forgotten at a clean end. Recovery that finds another boot looks for names everywhere,
+//! once.
 //!
-//! It keeps of rows and of the upper files they tell of what the disk had of each, too, also after a clean end: that syncs
-//! the rows and not the files. So the boot in which rows are written is noted before the first of them, in the same log: a
-//! row that the disk has is one of whose boot it knows. It is not forgotten: to look for each row's file costs little.
+//! Rows and their upper files, too, survive a power cut only as far as they had reached the disk, even after a clean end,
+//! which syncs the rows and not the files. So the boot in which rows are written is noted before the first of them, in
+//! the same log: a row on disk has the note of its boot there. It is not forgotten: looking for each row's file costs
+//! little.
 
 use rusqlite::OptionalExtension;
 
@@ -20,11 +22,11 @@ use crate::sys::tree::Tree;
 const BOOT: &str = "boot";
 const BOOT_OF_ROWS: &str = "boot_of_rows";
 
-/// What a directory has that a power cut left no attributes of.
+/// The mode of a directory whose attributes were lost in a power cut.
 const LOST_DIR_MODE: Mode = Mode::from_raw_mode(0o755);
 
 impl Store {
-    /// Before the first temporary name of this process.
+    /// Called before the first temporary name of this process is made.
     pub(super) fn note_boot(&self) -> Result<()> {
         let mut noted = self.boot_noted.lock();
         if *noted {
@@ -42,15 +44,15 @@ impl Store {
         Ok(())
     }
 
-    /// No landing is under way, and none will be: there are no temporary names. That goes to disk before it is said: the
-    /// project may be on another than the database, and even one may keep what was committed and not what was removed.
+    /// Called when no landing is under way and none will be, so that there are no temporary names. The project is synced
+    /// first: it may be on another disk than the database, and even one disk may keep a commit and lose a removal.
     pub fn forget_boot(&self, lower: &Tree) -> Result<()> {
         let mut noted = self.boot_noted.lock();
         if self.noted_boot()?.is_none() {
             return Ok(());
         }
         if let Err(err) = rustix::fs::syncfs(lower.root()) {
-            // The next start that finds another boot looks everywhere.
+            // A next start that finds another boot looks everywhere.
             log::warn!("sync the project: {}", std::io::Error::from(err));
             return Ok(());
         }
@@ -73,13 +75,13 @@ impl Store {
         Ok(())
     }
 
-    /// Whether the machine has been started anew since rows were written last. To be asked by recovery.
+    /// True if the machine has been booted anew since rows were last written. Only recovery may ask.
     pub(super) fn lost_power(&self) -> Result<bool> {
         let Some(now) = process::boot_id() else { return Ok(false) };
         Ok(self.setting(BOOT_OF_ROWS)?.as_ref() != Some(&now))
     }
 
-    /// Before any row of this process, which recovers first.
+    /// Called before this process writes any row: it recovers first.
     fn note_boot_of_rows(&self, now: &str) -> Result<()> {
         self.database.lock().write(|tx| {
             tx.execute("INSERT OR REPLACE INTO setting (key, value) VALUES (?1, ?2)", (BOOT_OF_ROWS, now))?;
@@ -87,8 +89,8 @@ impl Store {
         })
     }
 
-    /// The removal of an upper file reached the disk, that of its row did not. Left alone, the row would hide what lower
-    /// has. Only where upper is on the project's own disk, and was: another that is missing is no loss yet.
+    /// Drops rows whose file is gone: its removal reached the disk, and the row's did not. Left alone, such a row would
+    /// hide what lower has. Only if upper is, and was, on the project's own disk: another that is missing is no loss yet.
     fn drop_rows_without_content(&self, recovered: &mut Recovered) -> Result<()> {
         if !self.dirs.has_own_stage() || !self.knows_places()? {
             return Ok(());
@@ -100,7 +102,7 @@ impl Store {
                 continue;
             }
             if row.what == What::Dir {
-                // It had no content to lose, and what is in it has nowhere else to be.
+                // It had no content to lose, and its entries have nowhere else to be.
                 place.make_dir(LOST_DIR_MODE).doing(|| format!("make upper entry {} anew", row.id))?;
                 self.unsynced.note_names();
             } else {
@@ -110,7 +112,7 @@ impl Store {
         Ok(())
     }
 
-    /// Whoever asks for its id, or for one that it has superseded, is told.
+    /// Drops the row, with a verdict for requests that name its id or one that it has superseded.
     fn lose_upper(&self, row: &UpperRow) -> Result<Recovered> {
         let lost = Recovered { gone: row.names.iter().take(1).cloned().collect(), ..Recovered::default() };
         self.database.lock().write(|tx| {

@@ -1,7 +1,7 @@
-//! Whether all that is kept agrees with itself: the rows, the files beside them, and what lower must not have.
+//! Checks whether all that is kept is consistent: the rows, the files beside them, and what lower must not have.
 //!
-//! Looks and changes nothing. What it finds is somebody's bug, a damaged disk or somebody's hand in the state
-//! directory: everything that a daemon's death leaves has been put right by [`Store::recover`] before.
+//! The check changes nothing. What it finds is a bug, a damaged disk or the work of someone in the state directory:
+//! everything that a daemon's death leaves has been put right by [`Store::recover`] before.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -16,7 +16,7 @@ use crate::sys::OFlags;
 use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::tree::{self, Tree};
 
-/// What is wrong with something.
+/// The kinds of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FaultKind {
     /// The database is damaged, or has a row that cannot be read.
@@ -39,7 +39,7 @@ pub enum FaultKind {
     Permissions,
     /// The record of events has a gap, or tells of another event than its number.
     Events,
-    /// An id was superseded by one that nobody knows.
+    /// An id was superseded by one that is unknown.
     Verdict,
 }
 
@@ -49,16 +49,16 @@ pub struct Fault {
     pub kind: FaultKind,
     /// What it is about: a path, a backup, an id, a file of the state directory.
     pub about: String,
-    /// For people.
+    /// Text for people.
     pub message: String,
 }
 
-/// What is looked at.
+/// Upper entries for which a check makes an exception.
 #[derive(Clone, Debug, Default)]
 pub struct Scope {
-    /// Upper entries that somebody is writing or judging: their content need not be what was held.
+    /// Upper entries that are being written or judged: their content need not be what was held.
     pub moving: HashSet<UpperId>,
-    /// Upper entries that need no row: they have landed, and are open still.
+    /// Upper entries that need no row: they have landed, and are still open.
     pub rowless: HashSet<UpperId>,
 }
 
@@ -92,7 +92,7 @@ impl Findings {
         self.faults.push(Fault { kind, about: about.to_string(), message: message.into() });
     }
 
-    /// Counts one check, and tells of it where it is not `right`.
+    /// Counts one check, and adds a fault if it is not `right`.
     fn check(&mut self, right: bool, kind: FaultKind, about: &dyn ToString, message: impl FnOnce() -> String) {
         self.checked += 1;
         if !right {
@@ -102,7 +102,7 @@ impl Findings {
 }
 
 impl Store {
-    /// All that is wrong, and how many things were looked at. An error: it could not be looked at.
+    /// Returns all that is wrong, and how many things were checked. An error means that something could not be checked.
     pub fn check(&self, lower: &Tree, scope: &Scope) -> Result<(Vec<Fault>, u64)> {
         self.record_waiting()?;
         let mut found = Findings::default();
@@ -136,7 +136,7 @@ impl Store {
         Ok(())
     }
 
-    /// The rows of a query for a key and a row, each with its key; those that cannot be read are faults.
+    /// Returns the rows of a query for keys and rows, each with its key. Those that cannot be read become faults.
     fn rows<T: serde::de::DeserializeOwned>(
         &self,
         found: &mut Findings,
@@ -159,7 +159,7 @@ impl Store {
         Ok(rows)
     }
 
-    /// Every kept content against its hash. Gives the hashes there are.
+    /// Checks all kept content against its hash. Returns the hashes there are.
     fn check_contents(&self, found: &mut Findings) -> Result<HashSet<Digest>> {
         let keys = {
             let database = self.reading()?;
@@ -180,7 +180,7 @@ impl Store {
                     .doing(|| format!("read kept content {digest}"))
             });
             match kept {
-                // Gone between the two looks: somebody purged it.
+                // It was purged between the two looks.
                 Ok(None) => {}
                 Ok(Some(is)) => found.check(is == (digest, size as u64), FaultKind::Content, &key, || {
                     format!("has {} bytes of hash {}, not {size} of its own", is.1, is.0)
@@ -230,7 +230,7 @@ impl Store {
         Ok(())
     }
 
-    /// The file of an upper entry must be there, and be what the row says. Gives the hash of its content.
+    /// Checks that the file of an upper entry is there and is what the row says. Returns the hash of its content.
     fn check_upper_file(&self, found: &mut Findings, row: &UpperRow, about: &str) -> Result<Option<Digest>> {
         let place = self.dirs.stage_place(row.id)?;
         let kind = place.stat().doing(|| format!("stat upper file {}", row.id))?.map(|meta| meta.kind);
@@ -248,7 +248,7 @@ impl Store {
             return Ok(None);
         }
         if row.what.is_structure() {
-            // Nobody judges it: it is held from the moment it is made.
+            // It is not judged: it is held from the moment it is made.
             let is_held = row.held.as_ref().is_some_and(|held| held.kind == ChangeKind::Structure);
             found.check(is_held, FaultKind::Held, &about, || format!("is {:?} and not held as that", row.what));
         }
@@ -269,7 +269,7 @@ impl Store {
         })
     }
 
-    /// Of one without a file [`Self::check_upper_file`] has told.
+    /// A missing file is reported by [`Self::check_upper_file`].
     fn check_looks(&self, found: &mut Findings, row: &UpperRow, held: &Held) -> Result<()> {
         let place = self.dirs.stage_place(row.id)?;
         let looks = || -> std::io::Result<Option<Looks>> {
@@ -287,7 +287,7 @@ impl Store {
 
     fn check_stage(&self, found: &mut Findings, rows: &[(String, UpperRow)], scope: &Scope) -> Result<()> {
         let owned: HashSet<UpperId> = rows.iter().map(|(_, row)| row.id).collect();
-        // Asked first: what has been removed by the time that the files are listed is not there to be told.
+        // Read before the files are listed: what has been removed by then is not listed.
         let in_passing = self.in_passing.lock().clone();
         for id in self.dirs.stage_files()? {
             let known = [&owned, &scope.rowless, &in_passing].iter().any(|ids| ids.contains(&id));
@@ -317,7 +317,7 @@ impl Store {
         Ok(())
     }
 
-    /// Whether a landing has been begun and is not recorded.
+    /// True if a landing has been begun and is not recorded.
     pub fn is_landing(&self) -> Result<bool> {
         Ok(self.pending()? > 0)
     }
@@ -352,7 +352,7 @@ impl Store {
         Ok(())
     }
 
-    /// Whoever asks for a superseded id is led to one that answers.
+    /// Checks that a superseded id leads to one that is known.
     fn check_verdicts(&self, found: &mut Findings, rows: &[(String, UpperRow)]) -> Result<()> {
         let verdicts = {
             let database = self.reading()?;

@@ -1,8 +1,8 @@
 //! Moving the write-ahead log into the database file, off the path of requests.
 //!
-//! What the log holds is synced, copied and synced again while others commit, by a connection of its own, until little is
-//! left; for that little they wait. It takes a processor from them all the same: it is done when nobody commits, and in
-//! the middle of work only when the log would grow without bound.
+//! The log is synced, copied and synced again while others commit, through a connection of its own, until little is left;
+//! for that little they wait. It still takes a processor from them, so it is done when nothing is committed, and in the
+//! middle of work only when the log would grow without bound.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -18,24 +18,24 @@ use super::{Context, Result};
 use crate::sys::sqlite::LogMover;
 use crate::sys::thread;
 
-/// How often the log is looked at once it is worth it. Nobody having committed for so long, a person or a model is
-/// likely thinking, and takes no notice.
+/// How often the log is looked at once it is long enough. If nothing has been committed for so long, a person or a model
+/// is likely thinking, and takes no notice.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How soon room that others leave is kept again for a full disk, where some is missing.
+/// How soon the reserve for a full disk takes space that others free, if part of it is missing.
 const REFILL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A shorter log is left alone: reading through it costs nothing that can be measured, syncing costs the disk.
+/// A shorter log is left alone: reading through it costs nothing that can be measured, but syncing costs the disk.
 const LOG_BYTES_MIN: u64 = 4 << 20;
 
-/// Past this the log is moved although somebody commits: it takes room, and the next start has to read all of it. At
-/// some 30 KiB a save it happens once in a thousand saves.
+/// Past this the log is moved even while others commit: it takes space, and the next start has to read all of it. At some
+/// 30 KiB a save it happens once in a thousand saves.
 const LOG_BYTES_MAX: u64 = 32 << 20;
 
-/// So much is moved while others wait: what a dozen saves commit.
+/// At most this much is moved while others wait: what a dozen saves commit.
 const REST_BYTES_MAX: u64 = 512 << 10;
 
-/// Each round moves what was committed during the one before. Where that does not become less, others have to wait.
+/// Each round moves what was committed during the one before. If that does not become less, others have to wait.
 const ROUNDS_MAX: usize = 4;
 
 /// The thread that makes checkpoints; ends when dropped.
@@ -44,14 +44,14 @@ pub(super) struct Checkpointer {
     thread: Option<JoinHandle<()>>,
 }
 
-/// By which the thread is woken.
+/// What wakes the thread, and what it works with.
 struct Bell {
-    /// What the log tells of must be on disk before it is.
+    /// What the log refers to must be on disk before the log is.
     unsynced: Arc<Unsynced>,
     reserve: Arc<Reserve>,
     call: Mutex<Call>,
     rung: Condvar,
-    /// Held by whoever moves the log; made when there is a long one. Taken before the database.
+    /// Locked while the log is moved; filled when there is a long log for the first time. Taken before the database.
     mover: Mutex<Option<LogMover>>,
 }
 
@@ -79,12 +79,12 @@ impl Checkpointer {
         Ok(Self { bell, thread: Some(thread) })
     }
 
-    /// Has the thread look whether the log is long, or room is missing.
+    /// Has the thread check whether the log is long, or part of the reserve is missing.
     pub fn look(&self) {
         self.bell.look();
     }
 
-    /// Moves all of the log, durably, and leaves its file empty.
+    /// Moves the whole log, durably, and leaves its file empty.
     pub fn empty_log(&self, database: &Mutex<Database>) -> Result<()> {
         let _moving = self.bell.mover.lock();
         database.lock().empty_log()
@@ -126,7 +126,7 @@ impl Bell {
                 Call::None => self.reserve.refill(),
                 Call::Look => {
                     if let Err(err) = self.watch(database, halt) {
-                        // Everything committed is in the log; the next commit calls again.
+                        // Everything committed is still in the log; the next commit calls again.
                         log::error!("move the log into the database: {err}");
                     }
                 }
@@ -134,7 +134,7 @@ impl Bell {
         }
     }
 
-    /// None when it is time to look for missing room.
+    /// Returns [`Call::None`] when it is time to fill up the reserve.
     fn wait_for_call(&self) -> Call {
         let mut call = self.call.lock();
         let until = Instant::now() + REFILL_INTERVAL;
@@ -151,7 +151,7 @@ impl Bell {
         }
     }
 
-    /// Looks until nobody has committed between two looks, or until the log is too long; then moves it.
+    /// Looks until nothing has been committed between two looks, or until the log is too long; then moves it.
     fn watch(&self, database: &Mutex<Database>, halt: &Halt) -> Result<()> {
         let mut seen = database.lock().commits();
         while !self.ends_within(LOOK_INTERVAL) {
@@ -160,7 +160,7 @@ impl Bell {
                 (database.commits(), database.log_bytes())
             };
             if log_bytes < LOG_BYTES_MIN || halt.is_halted() {
-                // Called again while the log was being moved; or it stays for the next start.
+                // The call came while the log was being moved, or the log stays for the next start.
                 return Ok(());
             }
             self.reserve.cover(log_bytes);
@@ -194,8 +194,8 @@ impl Bell {
     }
 }
 
-/// Most of it while others commit, the rest while they wait. Nothing once a sync has failed: what was copied by then may not
-/// be on disk, though the next sync would say so, and the log must not begin anew.
+/// Moves most of the log while others commit, and the rest while they wait. Stops once a sync has failed: what was copied
+/// by then may not be on disk, though the next sync would report success, and the log must not begin anew.
 fn move_by(mover: &LogMover, database: &Mutex<Database>, halt: &Halt) -> Result<()> {
     for _ in 0..ROUNDS_MAX {
         let log = database.lock().log_file()?;
@@ -204,7 +204,7 @@ fn move_by(mover: &LogMover, database: &Mutex<Database>, halt: &Halt) -> Result<
         let moved = mover.copy()?;
         mover.sync()?;
         let length = database.lock().log_bytes();
-        // A log of which all was moved may have begun anew since.
+        // If all of the log was moved, it may have begun anew since.
         if length.checked_sub(moved).unwrap_or(length) <= REST_BYTES_MAX {
             break;
         }

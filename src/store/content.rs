@@ -18,7 +18,7 @@ use crate::sys::{Mode, OFlags, RenameFlags, file};
 /// Content up to here goes into the database: a commit costs less than a file of its own.
 pub(super) const INLINE_BYTES_MAX: u64 = 64 * 1024;
 
-/// Content up to here is given as bytes: more than any text that is compared. A hole makes a file larger than any memory.
+/// Content up to here is returned as bytes: more than any text that is compared. With holes a file can exceed any memory.
 const READ_BYTES_MAX: u64 = 8 << 20;
 
 /// Content that is safe in a file, or ready to be committed with the transaction that needs it.
@@ -43,13 +43,13 @@ impl StagedContent {
 }
 
 impl super::Store {
-    /// Makes a file's content safe: by reflink or copy, never by a link that somebody's open descriptor writes to. An error
-    /// [`file::has_changed_meanwhile`] where somebody wrote to it.
+    /// Makes a file's content safe: by reflink or copy, never by a link, which an open descriptor could still write to.
+    /// If the file was written to meanwhile, returns an error for which [`file::has_changed_meanwhile`] is true.
     pub fn stage_content(&self, source: &File) -> Result<StagedContent> {
         self.stage(source, file::copy_content)
     }
 
-    /// The same of what is compared with and not replaced: as much of it as is found, whoever is writing.
+    /// Like [`Self::stage_content`], for content that is only compared with: takes what it finds, even during a write.
     pub fn stage_found(&self, source: &File) -> Result<StagedContent> {
         self.stage(source, |source, copy| match file::copy_content(source, copy) {
             Err(err) if file::has_changed_meanwhile(&err) => Ok(()),
@@ -65,11 +65,11 @@ impl super::Store {
         self.stage_large(source, size, copy)
     }
 
-    /// Makes the file of an upper entry kept content by one more name, for a disk that is too full for a copy. From then
-    /// on nobody may write to it. None where what is kept stands on another file system.
+    /// Keeps the file of an upper entry by giving it one more name, for a disk that is too full for a copy. Nothing may
+    /// write to it from then on. Returns `None` if kept content stands on another file system.
     pub fn stage_by_name(&self, id: UpperId, digest: Digest, size: u64) -> Result<Option<StagedContent>> {
         let doing = || format!("keep {size} bytes of content by name");
-        // Before it has its name: from here on no purge takes the name away.
+        // Before the content has its name: from here on no purge takes the name away.
         self.note_use(digest);
         let (kept, upper) = (self.dirs.content_place(&digest.to_string())?, self.dirs.stage_place(id)?);
         match upper.link(&kept) {
@@ -86,8 +86,8 @@ impl super::Store {
         Ok(Some(StagedContent { digest, size, inline: None }))
     }
 
-    /// Takes back [`Self::stage_by_name`], with the row of a landing that was promised and has not come to pass. What anything
-    /// else needs by now stays, and so does what was kept before, which is a file of its own.
+    /// Takes back [`Self::stage_by_name`], with its row, for a landing that was promised and has not come about. Content
+    /// that something else needs by now stays, and so does content that was kept before, which is a file of its own.
     pub fn unstage(&self, id: UpperId, digest: Digest) -> Result<()> {
         let doing = || "take back content kept by name".to_owned();
         let (kept, upper) = (self.dirs.content_place(&digest.to_string())?, self.dirs.stage_place(id)?);
@@ -112,8 +112,8 @@ impl super::Store {
         if needed { Ok(()) } else { remove_file(&self.dirs, &digest.to_string()) }
     }
 
-    /// Staged so long ago that a purge took it for forgotten, content may be gone: then nothing may name it. From here on
-    /// none takes it.
+    /// Fails if staged content is gone, because nothing may name it then: after a long time a purge takes staged content
+    /// for forgotten. From here on no purge takes it.
     pub(super) fn check_kept(&self, contents: &[StagedContent]) -> Result<()> {
         for content in contents.iter().filter(|content| content.inline.is_none()) {
             let doing = || format!("keep {} bytes of content", content.size);
@@ -141,11 +141,11 @@ impl super::Store {
                 return Err(err).doing(doing);
             }
         };
-        // Before it has its name: from here on no purge takes the name away.
+        // Before the content has its name: from here on no purge takes the name away.
         self.note_use(digest);
         let named = copy.metadata().doing(doing).and_then(|copy| {
             let place = self.dirs.content_place(&digest.to_string())?;
-            // What is kept and on disk stays: the copy is not, and a power cut might leave neither.
+            // A kept file that is on disk stays: the copy is not on disk yet, and a power cut might leave neither.
             match is_kept(&place, digest, copy.len()).doing(doing)? {
                 true => temp.unlink().doing(doing)?,
                 false => temp.rename(&place, RenameFlags::empty()).doing(doing)?,
@@ -172,21 +172,21 @@ impl super::Store {
         Ok(inline_bytes(&self.database.lock(), digest)?.is_some())
     }
 
-    /// Kept content, by its hash. None also for what is too large to be read at once. What is not what was kept any more is an
-    /// error, as what cannot be read is: it must not take anything's place.
+    /// Returns kept content by its hash, or `None` if there is none, or it is too large to be read at once. Damaged
+    /// content is an error, as unreadable content is: it must not take anything's place.
     pub fn content(&self, digest: Digest) -> Result<Option<Vec<u8>>> {
         let Some(bytes) = self.unchecked_content(digest)? else { return Ok(None) };
         check_is(digest, Digest::of(&bytes)).map(|()| Some(bytes))
     }
 
-    /// The same as a file descriptor, whatever its size.
+    /// Like [`Self::content`], but as a file descriptor and of any size.
     pub fn content_file(&self, digest: Digest) -> Result<Option<File>> {
         let Some(file) = self.unchecked_content_file(digest)? else { return Ok(None) };
         let found = file::digest(&file).doing(|| format!("read kept content {digest}"))?;
         check_is(digest, found).map(|()| Some(file))
     }
 
-    /// To be compared with, while the writer of the other side waits: no byte of it lands.
+    /// Like [`Self::content`], without checking the hash. For comparisons while a writer waits: no byte of it lands.
     pub fn unchecked_content(&self, digest: Digest) -> Result<Option<Vec<u8>>> {
         let doing = || format!("read kept content {digest}");
         match self.find_content(digest)? {
@@ -207,9 +207,8 @@ impl super::Store {
         }
     }
 
-    /// Lets large content go that is not what its name says and that nothing needs, such as what a landing that was undone
-    /// was to replace: a power cut may have left its row and not its bytes. Where it is kept elsewhere, what is missing is
-    /// no loss yet.
+    /// Drops large content that is damaged and that nothing needs, such as what an undone landing was to replace: a power
+    /// cut may have left its row and not its bytes. If content is kept elsewhere, what is missing is no loss yet.
     pub(super) fn drop_damaged_content(&self) -> Result<()> {
         if !self.dirs.has_own_content() || !self.knows_places()? {
             return Ok(());
@@ -227,14 +226,14 @@ impl super::Store {
         Ok(())
     }
 
-    /// What changes are based on, and anchors name.
+    /// Returns the content that changes are based on and that anchors name.
     fn content_of_rows(&self) -> Result<HashSet<Digest>> {
         let bases = self.load_upper()?.into_iter().flat_map(|row| row.base.contents());
         let anchors = self.load_anchors()?.into_iter().filter_map(|anchor| Some(anchor.known.kept()?.digest));
         Ok(bases.chain(anchors).collect())
     }
 
-    /// What is kept in files and is no backup, and how long it is.
+    /// Returns the content that is kept in files and is no backup, with its size.
     fn large_without_backup(&self) -> Result<Vec<(Digest, u64)>> {
         let query = "SELECT sha256, size FROM content
                      WHERE bytes IS NULL AND sha256 NOT IN (SELECT sha256 FROM backup)";
@@ -256,13 +255,13 @@ impl super::Store {
     }
 }
 
-/// Kept content, as it is kept.
+/// Kept content, in the form in which it is kept.
 enum Found {
     Inline(Vec<u8>),
     InFile(File),
 }
 
-/// None: no such content. Some(None): it is in a file.
+/// Returns `None` if there is no such content, and `Some(None)` if it is in a file.
 fn inline_bytes(database: &Database, digest: Digest) -> Result<Option<Option<Vec<u8>>>> {
     let mut statement = database.reader().prepare_cached("SELECT bytes FROM content WHERE sha256 = ?1")?;
     Ok(statement.query_row([digest.to_string()], |row| row.get(0)).optional()?)
@@ -274,20 +273,20 @@ fn open_large(dirs: &StateDirs, digest: Digest) -> Result<File> {
 
 pub(super) fn open_kept(place: &Place) -> io::Result<File> {
     match place.open(OFlags::RDONLY) {
-        // Kept by name, it has the mode that the view showed.
+        // Content that is kept by name has the mode that the view showed.
         Err(err) if err.raw_os_error() == Some(libc::EACCES) => super::layout::open_despite_mode(place),
         opened => opened.map(File::from),
     }
 }
 
-/// Whether large content is there, and what its name says. What cannot be read is not.
+/// True if large content is there and is what its name says. Unreadable content is not.
 fn is_kept(place: &Place, digest: Digest, size: u64) -> io::Result<bool> {
     let is_sound = || open_kept(place).and_then(|kept| file::digest(&kept)).is_ok_and(|found| found == digest);
-    // By its length most that is damaged is told unread.
+    // The length reveals most damage without a read.
     Ok(place.stat()?.is_some_and(|meta| meta.is_file() && meta.size == size) && is_sound())
 }
 
-/// Gives a file the name of what is kept and damaged.
+/// Gives an upper file the name of kept content that is damaged.
 fn link_over(upper: &Place, kept: &Place) -> io::Result<()> {
     let temp = kept.sibling(passing_name());
     upper.link(&temp)?;
@@ -298,7 +297,7 @@ fn link_over(upper: &Place, kept: &Place) -> io::Result<()> {
     })
 }
 
-/// Of a file that is about to be kept, or to go: what is left of such the next start removes.
+/// Returns a name for a file that is about to be kept or to go. The next start removes leftover files with such names.
 pub(super) fn passing_name() -> String {
     format!("new-{}", super::landing::random_suffix())
 }

@@ -1,5 +1,5 @@
-//! A copy of the project, or one that was brought back from an archive: its files have other inodes than the rows name, and
-//! one may have the number of another. What a row names is taken to be what looks like it where it is to be.
+//! A copy of the project, or one that was restored from an archive: its files have other inodes than the rows name, and
+//! one may have another's number. A row is taken to name what looks like its file, at the place where that should be.
 
 use super::anchors::{self, Anchor};
 use super::upper::{self, Below, UpperRow};
@@ -8,7 +8,7 @@ use crate::model::{RelPath, Stamp};
 use crate::sys::file::Meta;
 use crate::sys::tree::Tree;
 
-/// Whether rows name the inodes of this project.
+/// Whether the project is the one whose inodes the rows name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Project {
     Itself,
@@ -16,7 +16,7 @@ pub(super) enum Project {
 }
 
 impl Store {
-    /// What waits, and what was renamed away, is of the copy's inodes from now on.
+    /// Makes the rows of what waits and the anchors of what was renamed name the copy's inodes.
     pub(super) fn adopt(&self, lower: &Tree) -> Result<()> {
         let mut rows = self.load_upper()?;
         rows.iter_mut().try_for_each(|row| adopt_row(lower, row))?;
@@ -25,7 +25,7 @@ impl Store {
         self.database.lock().write(|tx| {
             rows.iter().try_for_each(|row| upper::put(tx, row))?;
             anchors.iter().try_for_each(|anchor| anchors::put(tx, anchor))?;
-            // Last: a recovery that dies before begins anew.
+            // Last, so that a recovery that dies before this begins anew.
             super::device::note(tx, lower)
         })
     }
@@ -54,12 +54,12 @@ fn adopt_at(lower: &Tree, path: &RelPath, stamp: &mut Stamp) -> Result<()> {
     Ok(())
 }
 
-/// Of a directory the size says nothing: file systems have their own.
+/// The size of a directory says nothing: each file system counts in its own way.
 pub(super) fn looks_like(meta: &Meta, stamp: &Stamp) -> bool {
     meta.mtime == stamp.mtime && (meta.is_dir() || meta.size == stamp.size)
 }
 
-/// The rest of a stamp stays: it says whether the content is as it was.
+/// Replaces the inode in a stamp. The rest stays: it says whether the content is as it was.
 pub(super) fn name_inode(stamp: &mut Stamp, meta: &Meta) {
     (stamp.device, stamp.inode, stamp.btime) = (meta.device, meta.inode, meta.btime);
 }

@@ -16,13 +16,13 @@ use super::{Context, Error, Result, events, journal};
 use crate::model::{Digest, InodeKey};
 use crate::sys::sqlite::{self, LogMover, OpenError, Transaction};
 
-/// Raised when a table or its rows change their meaning; another one is refused, not guessed at. Rows of version 4 and
-/// before do not say whether what they are based on was a symlink; those of version 5 know no directories, and a program
-/// of that time would take what is in one for content without a place.
+/// Raised when a table or its rows change their meaning. Other versions are refused, not guessed at: rows up to version 4
+/// do not say whether their base was a symlink, and version 5 knows no directories, so that a program of that time would
+/// take what is in one for content without a place.
 const SCHEMA_VERSION: i64 = 7;
 
-/// The one before, which is taken over: it had each rename of a directory, and not where directories are. Of a session
-/// that a crash has broken off that is forgotten.
+/// The version before, which is taken over. It recorded each rename of a directory, and not where directories are; for a
+/// session that a crash has broken off that is forgotten.
 const VERSION_BEFORE: i64 = 6;
 
 const TAKE_OVER: &str = "
@@ -33,8 +33,8 @@ PRAGMA user_version = 7;
 COMMIT;
 ";
 
-/// Each tree that a save touches costs it a page of the log or two, so there is no index that only rare commands would
-/// use. `content` has its rows apart from its keys: comparing keys must not read whole contents.
+/// Each B-tree that a save touches costs it a page or two of the log, so there is no index that only rare commands would
+/// use. `content` keeps its rows apart from its keys: comparing keys must not read whole contents.
 const SCHEMA: &str = "
 CREATE TABLE upper   (id INTEGER PRIMARY KEY, row TEXT NOT NULL) STRICT;
 CREATE TABLE content (sha256 TEXT NOT NULL UNIQUE, size INTEGER NOT NULL, bytes BLOB) STRICT;
@@ -52,8 +52,8 @@ CREATE TABLE doomed_dir (id INTEGER PRIMARY KEY, path BLOB NOT NULL) STRICT;
 CREATE TABLE setting (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 ";
 
-/// What came and went after that version and an older program does not miss: made where it is not there yet, and removed
-/// where it still is. `reading` has its text last, so that a look at the other columns does not read it.
+/// Tables that were added after that version, and an index that was dropped; an older program misses neither. `reading`
+/// has its text last, so that a look at the other columns does not read it.
 const LATER: &str = "
 DROP INDEX IF EXISTS event_by_path;
 CREATE TABLE IF NOT EXISTS reader  (uid INTEGER NOT NULL, session TEXT NOT NULL, used INTEGER NOT NULL,
@@ -68,7 +68,7 @@ CREATE TABLE IF NOT EXISTS given_id (id TEXT PRIMARY KEY, sha256 TEXT NOT NULL) 
 
 const FILE: &str = "fettle.db";
 
-/// A row that is in the log alone until that is moved: a database without it, and without events, has lost its log.
+/// A row that is in the log alone until the log is moved: a database with neither this row nor events has lost its log.
 const MADE: &str = "made";
 
 const LOST: &str = "its database fettle.db or the log of that, fettle.db-wal, is gone or damaged, though there is content \
@@ -77,22 +77,22 @@ const LOST: &str = "its database fettle.db or the log of that, fettle.db-wal, is
 const WAYS_ON: &str = "put both back from a copy, or move the directory elsewhere: the next mount begins anew, and what was \
                        held is in `stage` there";
 
-/// Whether nothing was ever written to the database. Asked before SQLite opens it, which takes away the log of such a one.
+/// True if nothing was ever written to the database. Asked before SQLite opens it, which removes the log of an empty one.
 fn is_empty(dirs: &StateDirs) -> bool {
     let stat = rustix::fs::statat(dirs.state(), FILE, rustix::fs::AtFlags::SYMLINK_NOFOLLOW);
     stat.map_or(true, |stat| stat.st_size == 0)
 }
 
-/// What has become of the files of a database that is open.
+/// What has become of the files of an open database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removed {
-    /// Somebody has removed or replaced them; what was committed is in a file there.
+    /// They were removed or replaced; all that was committed is in a file there again.
     WrittenAnew,
-    /// The same, and what was committed ends with this process.
+    /// They were removed or replaced, and all that was committed is lost when this process ends.
     Lost,
 }
 
-/// Whom to tell when the log has grown.
+/// A function to call when the log has grown.
 struct LogWatch {
     bytes_min: u64,
     tell: Box<dyn Fn() + Send>,
@@ -102,30 +102,30 @@ pub struct Database {
     pub(super) connection: sqlite::Database,
     upper_next: i64,
     commits: u64,
-    /// Told of each commit, and when waiting is over; waited for with the lock that guards the database.
+    /// Notified after a commit that may have events in it, and when waiting is over. Waited on with the database's lock.
     committed: Arc<Condvar>,
     is_ending: bool,
     log_watch: Option<LogWatch>,
     /// Sweep notes of temporary names that are gone; deleted with the next notes made, for free.
     pub(super) swept: Vec<i64>,
-    /// Intents that were undone and could not be retracted: retracted before anything else is written. Whoever recovers
-    /// what a death leaves until then undoes those of which nothing is done (`recovery.rs`). One without steps, a discard, he
-    /// finishes: its promise is all of it, and must last once it was answered.
+    /// Intents that were undone but could not be retracted: retracted before anything else is written. If the process
+    /// dies before that, recovery undoes those of which nothing is done (`recovery.rs`). One without steps, a discard, is
+    /// finished: its promise is all of it, and must last once it was answered.
     pub(super) undone: Vec<i64>,
     /// Recorded before anything else is written or read.
     pub(super) waiting: Waiting,
-    /// The number that the next event gets which is written, once that was asked for since the last were.
+    /// The number of the next event to be written, if it was asked for since the last ones were written.
     event_next: Option<i64>,
     pub(super) halt: Arc<Halt>,
-    /// The log stays one file as long as the connection lives: it is emptied, not removed.
+    /// The log, once it was asked for. It stays one file as long as the connection lives: it is emptied, not removed.
     log: Option<Arc<File>>,
-    /// What stood under the names of the database and its log when it was opened.
+    /// The inodes of the database and its log when it was opened.
     files: [Option<InodeKey>; 2],
     removed: Option<Removed>,
 }
 
-/// A sync may have failed: what was moved of the log, or the log itself, may then not be on disk. The next start moves all
-/// of it again, as far as it is sound.
+/// After a failed sync the log, or what was moved of it, may not be on disk. So the log is kept, and the next start moves
+/// all of it again, as far as it is sound.
 impl Drop for Database {
     fn drop(&mut self) {
         if self.halt.is_halted()
@@ -145,7 +145,7 @@ impl Database {
         }
         let opening = || format!("open the state database in {}", dirs.describe());
         let unopened = |err: rusqlite::Error| match is_read_only(dirs) {
-            // The database itself says no more than that it cannot be opened.
+            // SQLite itself says no more than that it cannot be opened.
             Ok(true) => Error::Io { doing: opening(), cause: io::Error::from_raw_os_error(libc::EROFS) },
             Ok(false) | Err(_) => unusable(&format!("its database {FILE}, or the log of that, {FILE}-wal: {err}")),
         };
@@ -157,9 +157,9 @@ impl Database {
         let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(unopened)?;
         let is_known = matches!(version, SCHEMA_VERSION | VERSION_BEFORE);
         let forgets = version == 0 || (is_known && knows_nothing(&connection)?);
-        // Taken for a new one, it would have all that content swept as left over.
+        // If it were taken for a new database, all that content would be swept as left over.
         if forgets && (dirs.is_known() || has_content(dirs)?) {
-            // Somebody may still find something in it.
+            // The log stays: someone may still find something in it.
             connection.keep_log()?;
             return Err(unusable(LOST));
         }
@@ -199,14 +199,14 @@ impl Database {
         Ok(database)
     }
 
-    /// Above every row and every file, so that a leftover is never taken for something new.
+    /// Returns a number above every row and every file, so that a leftover is never taken for something new.
     fn first_free_upper(&self, dirs: &StateDirs) -> Result<i64> {
         let row: i64 = self.connection.query_row("SELECT COALESCE(MAX(id), 0) FROM upper", [], |row| row.get(0))?;
         let file = dirs.stage_files()?.into_iter().map(UpperId::number).max().unwrap_or(0);
         Ok(row.max(file) + 1)
     }
 
-    /// Recovery has saved rows that intents alone told of.
+    /// Skips the numbers of rows that only intents knew of and that recovery has saved.
     pub(super) fn pass_saved_uppers(&mut self, dirs: &StateDirs) -> Result<()> {
         self.upper_next = self.upper_next.max(self.first_free_upper(dirs)?);
         Ok(())
@@ -218,28 +218,28 @@ impl Database {
         id
     }
 
-    /// For reading what is recorded, which is not all that is done: see [`Store::reading`](super::Store::reading).
+    /// For reading what is recorded, which may be less than what is done: see [`Store::reading`](super::Store::reading).
     pub fn reader(&self) -> &Connection {
         &self.connection
     }
 
-    /// All that `work` writes is committed together, or nothing of it.
+    /// Commits everything that `work` writes together, or none of it.
     pub fn write<T>(&mut self, work: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
         let value = self.commit(Going::All, work).map_err(|err| failed(&self.connection, err))?;
         self.check_kept()?;
-        // There may be events.
+        // It may have events in it.
         self.committed.notify_all();
         Ok(value)
     }
 
-    /// The same, of which nobody is to be told: what is done and not recorded goes on waiting, unless an intent goes that may
-    /// tell that it is done.
+    /// Like [`Self::write`], but notifies no one. What is done and not recorded goes on waiting, unless an intent is
+    /// retracted that may be the one to tell that it is done.
     pub(super) fn write_beside_waiting<T>(&mut self, work: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
         let going = if self.undone.is_empty() { Going::Rows } else { Going::All };
         self.commit(going, work).map_err(|err| failed(&self.connection, err))
     }
 
-    /// The same, for work that makes sweep notes: those that nobody needs any more go with it.
+    /// Like [`Self::write`], for work that makes sweep notes: the notes of names that are gone are deleted with it.
     pub fn write_notes<T>(&mut self, work: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
         let swept = std::mem::take(&mut self.swept);
         let written = self.write(|tx| {
@@ -253,8 +253,8 @@ impl Database {
         written
     }
 
-    /// The same, on disk when it returns. A sync that failed is not asked for again: the kernel would say that all is
-    /// well, and what was committed before may be lost with it.
+    /// Like [`Self::write`], and on disk when it returns. A failed sync is not repeated: the kernel would report success,
+    /// although what was committed before may be lost, too.
     pub fn write_durably<T>(&mut self, work: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
         self.halt.check()?;
         self.connection.execute_batch("PRAGMA synchronous = FULL")?;
@@ -267,7 +267,7 @@ impl Database {
         Ok(value)
     }
 
-    /// One transaction, with what was left to it.
+    /// Runs one transaction, which also records what was left to it.
     fn commit<T>(&mut self, going: Going, work: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
         if self.removed.is_some() {
             self.halt.check()?;
@@ -302,7 +302,7 @@ impl Database {
         }
     }
 
-    /// From now on `tell` is called at each commit that leaves the log longer than that. It must not wait.
+    /// From now on `tell` is called at each commit that leaves the log at least `bytes_min` long. It must not wait.
     pub fn when_log_passes(&mut self, bytes_min: u64, tell: Box<dyn Fn() + Send>) {
         self.log_watch = Some(LogWatch { bytes_min, tell });
     }
@@ -311,7 +311,7 @@ impl Database {
         self.committed.clone()
     }
 
-    /// Nobody is to wait for a commit any more.
+    /// Ends all waiting for commits.
     pub fn end_waits(&mut self) {
         self.is_ending = true;
         self.committed.notify_all();
@@ -321,7 +321,7 @@ impl Database {
         self.is_ending
     }
 
-    /// How often something was committed.
+    /// Returns how many transactions have been committed.
     pub fn commits(&self) -> u64 {
         self.commits
     }
@@ -330,8 +330,8 @@ impl Database {
         self.connection.log_bytes()
     }
 
-    /// The log by a descriptor of its own, to be synced. Kept: it tells of every failure to write the log out that came
-    /// since it was opened, and needs no other descriptor when there are none left.
+    /// Returns the log through a descriptor of its own, for syncing. It is kept, because it reports every failure to
+    /// write the log that came since it was opened, and because there may be no free descriptor later.
     pub fn log_file(&mut self) -> Result<Arc<File>> {
         if self.removed().is_some() {
             self.halt.check()?;
@@ -343,7 +343,7 @@ impl Database {
         Ok(Arc::clone(self.log.insert(Arc::new(log))))
     }
 
-    /// After a commit: whether it is more than this process's own.
+    /// Fails after a commit that exists only in this process.
     fn check_kept(&mut self) -> Result<()> {
         match self.removed() {
             Some(Removed::Lost) => self.halt.check(),
@@ -351,14 +351,14 @@ impl Database {
         }
     }
 
-    /// Whether somebody has removed or replaced the files. Then all that was committed is written anew, where that can be, and
-    /// nothing more is: it would end with this process.
+    /// Returns what became of the files if they were removed or replaced. Then all that was committed is written anew, if
+    /// possible, and nothing more is written: it would be lost when this process ends.
     pub fn removed(&mut self) -> Option<Removed> {
         if self.removed.is_none() {
             match self.connection.files() {
                 Ok(found) if found != self.files => self.removed = Some(self.write_anew(found)),
                 Ok(_) => {}
-                // One that cannot be looked at may be there yet.
+                // If the files cannot be looked at, they may still be there.
                 Err(err) => log::warn!("look at the state database: {err}"),
             }
         }
@@ -387,35 +387,35 @@ impl Database {
         }
     }
 
-    /// The log has room for so much more, as far as the disk has.
+    /// Reserves `bytes` more of disk space for the log, as far as there is any.
     pub(super) fn widen_log(&self, bytes: u64) {
         if let Err(err) = self.connection.widen_log(bytes) {
-            // Whoever writes is told.
+            // The next write reports it.
             log::debug!("make room for the log: {err}");
         }
     }
 
-    /// Gives back what it did not need of that.
+    /// Gives back the reserved space that the log did not need.
     pub(super) fn trim_log(&mut self) {
         if let Err(err) = self.connection.trim_log() {
             log::warn!("give back room of the log: {err}");
         }
     }
 
-    /// Who moves the log into the database file while others commit.
+    /// Returns a connection that can move the log into the database file while others commit.
     pub fn log_mover(&self) -> Result<LogMover> {
         Ok(self.connection.log_mover()?)
     }
 
-    /// So much of the log is moved. If that is all, the next commit begins it anew, in the room it has.
+    /// Notes that so much of the log is moved. If that is all, the next commit begins it anew, in the space it has.
     pub fn note_log_moved(&mut self, bytes: u64) {
         if bytes >= self.log_bytes() {
             self.connection.note_log_moved();
         }
     }
 
-    /// Moves all of the log, durably, and leaves its file empty; where nothing may be written any more, it stays for the next
-    /// start. Nobody else may be moving it.
+    /// Moves the whole log, durably, and leaves its file empty; if nothing may be written any more, the log stays for the
+    /// next start. No other thread may be moving it.
     pub fn empty_log(&mut self) -> Result<()> {
         self.record_waiting()?;
         if self.halt.is_halted() {
@@ -429,13 +429,13 @@ impl Database {
     }
 }
 
-/// On disk when it returns, so that the file has its tables whatever becomes of its log.
+/// On disk when this returns, so that the file has its tables whatever becomes of its log.
 fn make_tables(connection: &sqlite::Database) -> rusqlite::Result<()> {
     connection.execute_batch(&format!("BEGIN;{SCHEMA}{LATER}PRAGMA user_version = {SCHEMA_VERSION};COMMIT;"))?;
     connection.empty_log()
 }
 
-/// On disk, too: else a power cut that took the log would look like damage.
+/// On disk when this returns: otherwise a power cut that took the log would look like damage.
 fn note_made(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "synchronous", "FULL")?;
     let noted = connection.execute("INSERT INTO setting (key, value) VALUES (?1, '')", [MADE]);
@@ -448,13 +448,13 @@ fn knows_nothing(connection: &Connection) -> rusqlite::Result<bool> {
     connection.query_row(query, [MADE], |row| row.get(0))
 }
 
-/// Whether there is something that only a database can tell the use of.
+/// True if there is content whose use only a database can tell.
 fn has_content(dirs: &StateDirs) -> Result<bool> {
     let is_kept = |name: &String| Digest::parse(name).is_some();
     Ok(!dirs.stage_files()?.is_empty() || dirs.content_files()?.iter().any(is_kept))
 }
 
-/// Says what the kernel said, where the database only says that something failed below it.
+/// Returns the kernel's error where SQLite only says that something failed below it.
 fn failed(connection: &sqlite::Database, error: Error) -> Error {
     let Error::Database(database) = &error else { return error };
     match connection.errno_of(database) {

@@ -1,8 +1,8 @@
-//! The device that lower is on, by the number it has now.
+//! Keeps rows in line with the device number that lower has now.
 //!
-//! A file system may have another number when the machine starts again, and on btrfs nearly always has. Rows name inodes by
-//! device and number: what they say of lower's device is brought up to date before anything is recovered. That it is the
-//! same file system, and no copy of the project, is told by the project's own inode.
+//! A file system may have another number when the machine starts again, and on btrfs nearly always has. Rows name inodes
+//! by device and number, so their device numbers for lower are updated before anything is recovered. The project's own
+//! inode tells that it is the same file system, and no copy of the project.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ use crate::sys::tree::Tree;
 
 const LOWER: &str = "lower";
 
-/// Where stamps are.
+/// The tables with stamps in their rows.
 const TABLES: [&str; 3] = ["upper", "anchor", "intent"];
 
 /// The project's directory.
@@ -40,7 +40,8 @@ impl Root {
 }
 
 impl Store {
-    /// What is said of a copy is that of another project until all rows name its inodes.
+    /// Follows a new device number of the project. For a copy the note stays that of the original until all rows name the
+    /// copy's inodes.
     pub(super) fn follow_device(&self, lower: &Tree) -> Result<Project> {
         let now = Root::of(lower)?;
         let noted = self.setting(LOWER)?;
@@ -62,14 +63,14 @@ impl Store {
     }
 }
 
-/// From now on the rows are those of this project.
+/// Notes that the rows name the inodes of this project from now on.
 pub(super) fn note(tx: &Transaction<'_>, lower: &Tree) -> Result<()> {
     let root = to_row(&Root::of(lower)?)?;
     tx.execute("INSERT OR REPLACE INTO setting (key, value) VALUES (?1, ?2)", (LOWER, root))?;
     Ok(())
 }
 
-/// Texts in a row have their quotes escaped: these words are a stamp's.
+/// Strings in a row have their quotes escaped, so this text is always part of a stamp.
 fn renumber(tx: &Transaction<'_>, before: u64, now: u64) -> Result<()> {
     let stamp = |device: u64| format!(r#"{{"device":{device},"inode":"#);
     for table in TABLES {

@@ -1,8 +1,8 @@
-//! Directories for content that are given by name, and whose they are.
+//! Directories for content that the user has given, and whose they are.
 //!
-//! Several projects may be given one. Each has a directory of its own in it, under the name that its state directory knows
-//! (`instance`). Whoever copies a project copies that name, too, so the directory says itself whose it is: its [`Owner`].
-//! Another state finds that it is not: it copies what is there to a directory of its own and never removes anything of the
+//! Several projects may be given the same directory. Each has one of its own in it, under a name that its state directory
+//! knows (`instance`). A copy of a project has the same name, so the directory itself says whose it is: its [`Owner`]. A
+//! state that finds another owner there copies what there is to a directory of its own, and never removes anything of the
 //! other's. So does a project that was moved to another file system, for nothing tells it from a copy.
 
 #[cfg(test)]
@@ -31,18 +31,18 @@ use crate::sys::{Mode, OFlags};
 const OWNER: &str = "owner";
 const OWNER_BYTES_MAX: u64 = 64 << 10;
 
-/// Whether it is the name of what says whose a directory is.
+/// True for the name of a note that says whose a directory is.
 pub(super) fn is_note(name: &str) -> bool {
     name.starts_with(OWNER)
 }
 
-/// A state directory, told from each copy of it.
+/// Identifies a state directory, and tells it from every copy of it.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Owner {
     inode: u64,
     btime: Timestamp,
     device: u64,
-    /// What the file system calls itself: most keep that when they get another device number.
+    /// The file system's own id: most keep it when they get another device number.
     file_system: u64,
     #[serde(flatten)]
     path: DirPath,
@@ -56,22 +56,22 @@ impl Owner {
         Ok(Self { inode: meta.inode, btime: meta.btime, device: meta.device, file_system, path: DirPath(path) })
     }
 
-    /// Whether it is the same directory, moved on its file system or seen under another device number. One that did both is
-    /// taken for a copy: of a snapshot, or a copied disk, inodes are the same.
+    /// True if it is the same directory, moved on its file system or seen under another device number. One that did both
+    /// is taken for a copy: in a snapshot, or on a copied disk, inodes are the same.
     fn is(&self, other: &Self) -> bool {
         let is_renumbered = self.file_system == other.file_system && self.path == other.path;
         self.inode == other.inode && self.btime == other.btime && (self.device == other.device || is_renumbered)
     }
 }
 
-/// Whose a directory is.
+/// Whether a directory is ours.
 enum Whose {
     Ours,
     Others(String),
 }
 
-/// The name under which a state has its directories in those given for them: `name`, if they are its own or nobody's yet.
-/// Otherwise a new one, and what is there is copied.
+/// Returns the name under which a state has its directories in those given for them: `name`, if they are its own or have
+/// no owner yet. Otherwise a new name, under which what is there has been copied.
 pub(super) fn own_name(state: &OwnedFd, name: String, location: &Location) -> Result<String> {
     let given: BTreeSet<&Path> =
         [&location.stage, &location.backups].into_iter().flatten().map(PathBuf::as_path).collect();
@@ -97,7 +97,7 @@ pub(super) fn own_name(state: &OwnedFd, name: String, location: &Location) -> Re
     Ok(name)
 }
 
-/// Whoever reads that a directory cannot be opened learns who has named it.
+/// Adds to the error of opening a directory the variable that names it.
 fn given_by<T>(variable: &str, opened: Result<T>) -> Result<T> {
     opened.map_err(|err| match err {
         Error::Io { doing, cause } => Error::Io { doing: format!("{doing} ({variable})"), cause },
@@ -110,14 +110,14 @@ fn open_there(path: &Path) -> Result<Arc<OwnedFd>> {
     Ok(Arc::new(opened.doing(|| format!("open state directory {}", path.display()))?))
 }
 
-/// Makes a directory ours if it is nobody's.
+/// Makes a directory ours if it has no owner.
 fn claim(dir: &Arc<OwnedFd>, owner: &Owner) -> io::Result<Whose> {
     let place = note_in(dir);
     let note = serde_json::to_vec(owner)?;
     let is_used = tree::list(dir.as_fd())?.iter().any(|entry| !entry.name.to_str().is_some_and(is_note));
     if place.stat()?.is_none() && !is_used {
         match write_whole(&place, &note) {
-            // Somebody was faster.
+            // Another process was faster.
             Err(err) if err.kind() == io::ErrorKind::AlreadyExists => {}
             written => return written.map(|()| Whose::Ours),
         }
@@ -142,7 +142,7 @@ fn whose(noted: Option<&Owner>, owner: &Owner) -> Whose {
     }
 }
 
-/// None where nothing is noted that can be read: it is not known to be ours then.
+/// Returns `None` if there is no note that can be read: then the directory is not known to be ours.
 fn read_owner(place: &Place) -> io::Result<Option<Owner>> {
     let mut note = String::new();
     match place.open(OFlags::RDONLY) {
@@ -153,8 +153,8 @@ fn read_owner(place: &Place) -> io::Result<Option<Owner>> {
     Ok(serde_json::from_str(&note).ok())
 }
 
-/// Copies what stands under `name` in all directories given to directories of a new name, which it gives. Durably: the state
-/// relies on the copies from then on.
+/// Copies what stands under `name` in all given directories to a new name, and returns that. The copy is durable, because
+/// the state relies on it from then on.
 fn copy_all(given: &BTreeSet<&Path>, name: &str, owner: &Owner) -> Result<String> {
     let new = random_suffix();
     let copied = given.iter().try_for_each(|path| {
@@ -190,7 +190,7 @@ fn copy_content(from: &Path, to: &Arc<OwnedFd>) -> io::Result<()> {
     Ok(fs::syncfs(to)?)
 }
 
-/// Of a file, symlink or directory with all its looks. The other state may be at work: what has gone meanwhile is not copied.
+/// Copies a file, symlink or directory with all its looks. The other state may be at work: what has gone is not copied.
 fn copy_entry(from: &Place, to: &Place) -> io::Result<()> {
     let Some(meta) = from.stat()? else { return Ok(()) };
     match meta.kind {

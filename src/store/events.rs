@@ -1,9 +1,8 @@
-//! What happened, in order, in the same transaction as the happening itself.
+//! The event log: what happened, in order, recorded in the transaction that made it happen.
 //!
-//! The log is bounded: past [`LOG_BYTES_MAX`] the oldest events go, a quarter of the log at a time, and numbers go on. Of
-//! an event that says what was last put at a path with backups the hash stays, in a row that is otherwise empty: a
-//! rollback is to know later whether somebody has edited that. What somebody who follows has not read stays
-//! (`followers.rs`).
+//! The log is bounded: past [`LOG_BYTES_MAX`] the oldest events go, a quarter of the log at a time, and numbers go on. If
+//! an event says what was last put at a path with backups, its hash stays in a row that is otherwise empty, so that a
+//! rollback can tell whether that was edited since. What a follower has not read stays, too (`followers.rs`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -22,14 +21,14 @@ pub use crate::protocol::Event;
 use crate::protocol::{EventName, REPLY_BYTES_MAX};
 use crate::sys::sqlite::Transaction;
 
-/// The log holds no more than this, but for what comes until the next purge.
+/// The log holds no more than this, except for what comes before the next purge.
 pub const LOG_BYTES_MAX: u64 = 16 << 20;
 
-/// What is read of the log at once, but for one event that is larger: half of what an answer has room for. Paths may have
-/// four thousand bytes, and an event two of them.
+/// How much of the log is read at once, unless one event is larger: half of what an answer has room for. A path may have
+/// four thousand bytes, and an event two paths.
 const PAGE_BYTES_MAX: usize = REPLY_BYTES_MAX / 2;
 
-/// Events deleted in one transaction; who commits waits for one at most.
+/// Events deleted in one transaction: a commit waits for one batch at most.
 const BATCH: usize = 1024;
 
 /// How long the log was when it was last looked at, so that only what came since must be added.
@@ -39,15 +38,15 @@ pub(super) struct Measured {
     bytes: u64,
 }
 
-/// An event that has no number and no time yet; it gets both when it is committed. Its row is spelled the same.
+/// An event that has no number and no time yet; it gets both when it is committed. Rows have the same form.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct EventDraft {
     #[serde(flatten)]
     event: Event,
-    /// What it did, as far as it can be undone.
+    /// What the event did, as far as it can be undone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     effects: Vec<PathEffect>,
-    /// Of a landing, for who goes on after a crash.
+    /// For a landing: what a daemon needs to go on with its window after a crash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) window: Option<WindowNote>,
 }
@@ -66,12 +65,12 @@ impl EventDraft {
         OperationId::parse(self.event.operation.as_ref()?)
     }
 
-    /// Whether it does something that is part of no operation yet.
+    /// True if it has effects that are part of no operation yet.
     fn is_of_its_own(&self) -> bool {
         !self.effects.is_empty() && self.event.operation.is_none()
     }
 
-    /// By whom, with all that is known of who did it.
+    /// Records all that is known of who did it.
     pub fn by(self, who: &Writer) -> Self {
         self.asked_by(who).written_by(who)
     }
@@ -83,20 +82,20 @@ impl EventDraft {
         })
     }
 
-    /// By which programs, where somebody else acts on what they wrote.
+    /// Records which programs wrote the content, if someone else acts on it.
     pub fn written_by(self, who: &Writer) -> Self {
         self.with(|event| {
             (event.opened_by, event.written_by) = (who.opened_by.clone(), who.written_by.clone());
         })
     }
 
-    /// With this it is an operation, or part of the one that is recorded with it.
+    /// Adds effects, which make the event an operation, or part of the one that is recorded with it.
     pub fn doing(mut self, effects: impl IntoIterator<Item = PathEffect>) -> Self {
         self.effects.extend(effects);
         self
     }
 
-    /// It opens a window, or goes on with one.
+    /// Notes that the landing opens a window, or goes on with one.
     pub fn within_window(mut self, note: Option<WindowNote>) -> Self {
         self.window = note;
         self
@@ -113,12 +112,13 @@ impl Store {
         self.database.lock().write(|tx| put_all(tx, std::slice::from_ref(draft), &[]).map(|_| ()))
     }
 
-    /// Events with a number above `after`, oldest first.
+    /// Returns the events with a number above `after`, oldest first.
     pub fn events_since(&self, after: u64) -> Result<Vec<Event>> {
         self.read_events("seq > ?1 ORDER BY seq", [number_of(after)])
     }
 
-    /// At most `limit` of them, and no more than an answer has room for: only where there are none, there are no more. Where there is none yet, waits for one: None when none will come, for the mount goes.
+    /// Returns up to `limit` events after `after`, but no more than an answer has room for: only an empty result means
+    /// that there are no more. If there is none yet, waits for one: `None` if none will come, as the mount is ending.
     pub fn events_after(&self, after: u64, limit: u64, wait: Duration) -> Result<Option<Vec<Event>>> {
         let until = Instant::now() + wait;
         let committed = self.database.lock().committed();
@@ -134,12 +134,12 @@ impl Store {
         }
     }
 
-    /// A process of a user follows, has read up to one event, and is told up to another.
+    /// Notes that a process of a user follows the log, has read up to event `read`, and is told up to event `told`.
     pub fn note_follower(&self, (pid, uid): (u32, u32), read: u64, told: u64) {
         self.followers.note((pid, uid), read, told);
     }
 
-    /// Answers all who wait for an event.
+    /// Ends all waits for an event.
     pub fn end_waits(&self) {
         self.database.lock().end_waits();
     }
@@ -169,7 +169,7 @@ impl Store {
         rows.map(|row| parse_row(&row?, self.dirs.describe())).collect()
     }
 
-    /// Every event with what it did, the latest first. Reads the whole log.
+    /// Returns every event with its effects, the latest first. Reads the whole log.
     pub fn history(&self) -> Result<Vec<(Event, Vec<PathEffect>)>> {
         let rows = {
             let database = self.reading()?;
@@ -181,7 +181,7 @@ impl Store {
         parsed.map(|draft| Ok(draft?.into_parts())).collect()
     }
 
-    /// The hash of what was last put at each of some paths, as far as events tell. Reads the whole log.
+    /// Returns the hash of what was last put at each of the paths, as far as events tell. Reads the whole log.
     pub fn last_landed(&self, paths: &HashSet<RelPath>) -> Result<HashMap<RelPath, Digest>> {
         let last = self.last_landings(paths)?;
         let database = self.reading()?;
@@ -194,8 +194,8 @@ impl Store {
         Ok(landed)
     }
 
-    /// The numbers of the events that say what was last put at each of some paths. Reads the whole log: an index by path
-    /// would cost each save a page, and only what is rare asks.
+    /// Returns the numbers of the events that say what was last put at each of the paths. Reads the whole log: an index
+    /// by path would cost each save a page, and only rare commands ask.
     fn last_landings(&self, paths: &HashSet<RelPath>) -> Result<HashMap<RelPath, i64>> {
         if paths.is_empty() {
             return Ok(HashMap::new());
@@ -209,8 +209,8 @@ impl Store {
         Ok(told.into_iter().flatten().collect())
     }
 
-    /// What the latest event about a change by somebody else told of each path, if nothing of ours has landed there since:
-    /// its content; none: it was gone. Reads the whole log.
+    /// Returns what the latest event about an external change told of each path: its content, or `None` if it was gone.
+    /// Leaves out paths at which something of ours has landed since. Reads the whole log.
     pub fn told_external(&self) -> Result<HashMap<RelPath, Option<Digest>>> {
         let which = "instr(row, '\"external_modified\"') > 0 ORDER BY seq";
         let told = self.read_events(which, [])?;
@@ -221,8 +221,9 @@ impl Store {
         Ok(latest.map(|(path, _, digest)| (path, digest)).collect())
     }
 
-    /// The hash of what was last put at each path, by the name that it has now, where nothing else of ours has happened to
-    /// it since. Of a temporary file that was renamed over another, no event tells that it went. Reads the whole log.
+    /// Returns the hash of what was last put at each path, under the name that it has now, if nothing else of ours has
+    /// happened to it since. A temporary file that was renamed over another is still listed: no event tells that it went.
+    /// Reads the whole log.
     pub fn last_put(&self) -> Result<HashMap<RelPath, Digest>> {
         let rows = {
             let database = self.reading()?;
@@ -241,7 +242,7 @@ impl Store {
         Ok(put)
     }
 
-    /// When the latest such event of each change was, in milliseconds, by its id. Reads the whole log.
+    /// Returns the time in milliseconds of the latest such event of each change, by the change's id. Reads the whole log.
     pub fn latest_of_changes(&self, name: EventName) -> Result<HashMap<String, i64>> {
         let named = format!("\"event\":{}", to_row(&name)?);
         let told = self.read_events("instr(row, ?1) > 0 ORDER BY seq", [named])?;
@@ -249,7 +250,7 @@ impl Store {
         Ok(told.filter_map(|event| Some((event.id?, event.time.as_millisecond()))).collect())
     }
 
-    /// The number of the latest event.
+    /// Returns the number of the latest event.
     pub fn last_seq(&self) -> Result<u64> {
         let database = self.reading()?;
         let seq: i64 = database.reader().query_row("SELECT COALESCE(MAX(seq), 0) FROM event", [], |row| row.get(0))?;
@@ -259,14 +260,15 @@ impl Store {
 
 /// Letting the oldest events go.
 impl Store {
-    /// Lets the oldest go if all events are more than `bytes_max`; what stays is three quarters of that, and what somebody
-    /// who follows has not read yet, up to four times as much. Gives how many went. A crash in the middle leaves some of them, all newer than those that are gone.
+    /// Lets the oldest events go if all are longer than `bytes_max`. What stays is three quarters of that, and of what a
+    /// follower has not read yet up to four times `bytes_max`. Returns how many went. A crash in the middle leaves some
+    /// of them, all newer than those that are gone.
     pub fn rotate_events(&self, bytes_max: u64) -> Result<u64> {
         if self.measure_events()? <= bytes_max {
             return Ok(0);
         }
         let beyond = self.events_beyond(bytes_max / 4 * 3, bytes_max.saturating_mul(FOLLOWED_TIMES_MAX))?;
-        // A rollback asks for what was last put at its path.
+        // A rollback needs to know what was last put at its path.
         let needed = self.last_landings(&self.paths_with_backups()?)?.into_values().collect();
         let mut gone = 0;
         for batch in beyond.chunks(BATCH) {
@@ -274,12 +276,12 @@ impl Store {
         }
         self.forget_verdicts()?;
         self.forget_given_ids()?;
-        // What is left is counted anew.
+        // What is left is measured anew.
         *self.purging.measured.lock() = Measured::default();
         Ok(gone)
     }
 
-    /// When the oldest that is left was, in milliseconds.
+    /// Returns the time of the oldest event that is left, in milliseconds.
     pub(super) fn oldest_event(&self) -> Result<Option<i64>> {
         let oldest = self.read_events("TRUE ORDER BY seq LIMIT 1", [])?;
         Ok(oldest.first().map(|event| event.time.as_millisecond()))
@@ -293,8 +295,8 @@ impl Store {
         Ok(measured.bytes)
     }
 
-    /// Numbers of the events that are too many when those after them are to be `bytes_kept` at most, oldest first; of those
-    /// that are yet to be read, `unread_kept`. The latest of all stays: by it the next gets its number.
+    /// Returns the numbers, oldest first, of events that go so that `bytes_kept` stay, or `unread_kept` of those that a
+    /// follower has yet to read. The latest event always stays: the next one gets its number from it.
     fn events_beyond(&self, bytes_kept: u64, unread_kept: u64) -> Result<Vec<i64>> {
         let read = self.followers.have_read().map_or(i64::MAX, |read| read as i64);
         let (mut bytes, mut beyond) = (0, Vec::new());
@@ -308,25 +310,25 @@ impl Store {
         Ok(beyond)
     }
 
-    /// Numbers and lengths of the events after one, oldest first.
+    /// Returns the numbers and lengths of the events after one, oldest first.
     fn event_lengths(&self, after: i64) -> Result<Vec<(i64, u64)>> {
         let query = "SELECT seq, OCTET_LENGTH(row) FROM event WHERE seq > ?1 ORDER BY seq LIMIT ?2";
         self.in_pieces(query, after, |seq, length: &i64| Ok((*seq, *length as u64)))
     }
 }
 
-/// As the database counts, where no event has a number beyond.
+/// Returns the number as the database counts; no event has one beyond its range.
 fn number_of(seq: u64) -> i64 {
     i64::try_from(seq).unwrap_or(i64::MAX)
 }
 
-/// Whether what such an event tells the hash of is in lower.
+/// True if lower has the content whose hash such an event tells.
 fn is_put(name: EventName) -> bool {
     use EventName::{Confirmed, RolledBack, Undone, WriteLanded};
     matches!(name, WriteLanded | Confirmed | RolledBack | Undone)
 }
 
-/// What was renamed is known by its new name, what it came over and what went by none.
+/// Applies an effect to the hashes: what was renamed gets its new name, and what it replaced, or what went, has none.
 fn follow(put: &mut HashMap<RelPath, Digest>, done: &PathEffect) {
     let path = &done.path;
     match &done.effect {
@@ -340,18 +342,18 @@ fn follow(put: &mut HashMap<RelPath, Digest>, done: &PathEffect) {
             put.extend(one.into_iter().chain(other));
         }
         Effect::Mode { .. } | Effect::Owner { .. } | Effect::Times { .. } | Effect::Xattr { .. } => {}
-        // What is there now, if anything, the event tells.
+        // What is there now, if anything, is told by the event.
         _ => drop(put.remove(path)),
     }
 }
 
-/// Takes out what is at or below `from`, by the names it has once that is `to`.
+/// Takes out what is at or below `from`, under the names that it has once `from` is `to`.
 fn take_moved(put: &mut HashMap<RelPath, Digest>, from: &RelPath, to: &RelPath) -> Vec<(RelPath, Digest)> {
     let taken = put.extract_if(|at, _| at.is_within(from));
     taken.filter_map(|(at, digest)| Some((at.rebase(from, to)?, digest))).collect()
 }
 
-/// Deletes events of these numbers, of those that are `needed` all but path and hash. Gives how many.
+/// Deletes the events of these numbers, except the path and hash of those that are `needed`. Returns how many went.
 fn let_go(tx: &Transaction<'_>, numbers: &[i64], needed: &HashSet<i64>) -> Result<u64> {
     let mut empty = tx.prepare_cached("UPDATE event SET row = '' WHERE seq = ?1 AND row != ''")?;
     let mut delete = tx.prepare_cached("DELETE FROM event WHERE seq = ?1")?;
@@ -367,22 +369,22 @@ fn let_go(tx: &Transaction<'_>, numbers: &[i64], needed: &HashSet<i64>) -> Resul
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gathered {
     pub operation: OperationId,
-    /// What they were until now.
+    /// The operations that they were until now.
     pub were: Vec<OperationId>,
 }
 
 impl Store {
-    /// Makes one operation of the events of paths, each since a time in milliseconds, and of all else that was one with any of
-    /// them. What was held before, and of which an event only tells more, stays with what it was held with, unless that is
-    /// `going_on`. None where none of them has been told.
+    /// Makes one operation of the writes to some paths, each since a time in milliseconds, and of all operations that
+    /// these belong to. If an event only tells more of a change that was held before, the operation of that change is
+    /// left out, unless it is one of `going_on`. Returns `None` if no event tells of these paths.
     pub fn gather(&self, paths: &[(RelPath, i64)], going_on: &[OperationId]) -> Result<Option<Gathered>> {
-        // Others have their events between these.
+        // Events of others come in between.
         let looked_at = (paths.len() * EVENTS_BETWEEN).max(EVENTS_LOOKED_AT) as i64;
         let recent = self.read_events("TRUE ORDER BY seq DESC LIMIT ?1", [looked_at])?;
         let since: HashMap<&RelPath, i64> = paths.iter().map(|(path, since)| (path, *since)).collect();
         let is_of = |event: &&Event| {
             let since = event.path.as_ref().and_then(|path| since.get(path));
-            // What a person did to them in between is not the writer's doing.
+            // What a person did to the paths in between is not the writer's doing.
             let is_written = matches!(event.event, EventName::WriteLanded | EventName::WriteHeld);
             is_written && since.is_some_and(|since| event.time.as_millisecond() >= *since)
         };
@@ -406,15 +408,15 @@ impl Store {
         })
     }
 
-    /// Makes one of operations. None where nothing is left of any.
+    /// Makes one operation of several. Returns `None` if no event is left of any.
     pub fn unite(&self, operations: &[OperationId]) -> Result<Option<Gathered>> {
         let were = operations.iter().copied().collect();
         self.database.lock().write(|tx| self.join_events(tx, BTreeMap::new(), were))
     }
 
-    /// Joins `events` and everything that belonged to the operations `were`. Operations are joined whole: one that lost part
-    /// of its effects could not be undone as a whole. If two did different kinds of things at one path, their union could not
-    /// be undone either; then the later one stays separate.
+    /// Joins `events` and everything that belonged to the operations `were`. Operations are joined whole: one that lost
+    /// part of its effects could not be undone as a whole. If two did different kinds of things at one path, their union
+    /// could not be undone either; then the later one stays separate.
     fn join_events(
         &self,
         tx: &Transaction<'_>,
@@ -443,7 +445,7 @@ impl Store {
     }
 }
 
-/// The operations that made or removed a directory where an earlier one did something, or the other way round.
+/// Returns the operations that made or removed a directory where an earlier one did something, or the other way round.
 fn incompatible(events: &BTreeMap<u64, EventDraft>) -> BTreeSet<OperationId> {
     let is_on_dir = |effect: &Effect| matches!(effect, Effect::DirMade | Effect::DirRemoved(_));
     let mut by_operation: BTreeMap<OperationId, Vec<&PathEffect>> = BTreeMap::new();
@@ -474,14 +476,14 @@ fn join(tx: &Transaction<'_>, seq: u64, mut draft: EventDraft, operation: Operat
     Ok(())
 }
 
-/// How many events of others may come with each of those that are gathered.
+/// How many events of others may come in between, for each path that is gathered.
 const EVENTS_BETWEEN: usize = 8;
 
-/// So many are looked at even for one.
+/// At least this many events are looked at.
 const EVENTS_LOOKED_AT: usize = 64;
 
-/// Events that happened at once. Those that did something are one operation, whose id this gives. An event of a path
-/// that has one of `backups` tells its name.
+/// Records events that happened together. Those with effects become one operation, whose id is returned. An event whose
+/// path has one of `backups` gets the backup's name.
 pub(super) fn put_all(
     tx: &Transaction<'_>,
     drafts: &[EventDraft],
@@ -503,20 +505,20 @@ pub(super) fn put_all(
     Ok(operation)
 }
 
-/// The number that the next event gets.
+/// Returns the number that the next event gets.
 pub(super) fn next_number(connection: &Connection) -> Result<i64> {
     let mut latest = connection.prepare_cached("SELECT COALESCE(MAX(seq), 0) + 1 FROM event")?;
     Ok(latest.query_row([], |row| row.get(0))?)
 }
 
-/// The operation that events become which get numbers from `first` on; none where they do nothing, or all of it as part
-/// of another one.
+/// Returns the operation that events become if they are numbered from `first` on, or `None` if they do nothing, or only
+/// as part of another operation.
 pub(super) fn operation_of(first: i64, drafts: &[EventDraft]) -> Option<OperationId> {
     let number = (first..).zip(drafts).find_map(|(seq, draft)| draft.is_of_its_own().then_some(seq));
     number.map(|seq| OperationId::of_first_event(seq as u64))
 }
 
-/// The names that backups got, by path, and apart those of what was discarded.
+/// The names that backups got, by path; those of discarded content are kept apart.
 struct Names<'a>(HashMap<(&'a RelPath, bool), &'a String>);
 
 impl<'a> Names<'a> {
@@ -525,7 +527,7 @@ impl<'a> Names<'a> {
         Self(backups.iter().map(|(backup, name)| (key(backup), *name)).collect())
     }
 
-    /// The one that an event tells: of what it replaced, or of what it discarded.
+    /// Returns the name that an event tells: of what it replaced, or of what it discarded.
     fn told_by(&self, draft: &EventDraft) -> Option<String> {
         let is_held_again = draft.effects.iter().any(|done| matches!(done.effect, Effect::HeldAgain { .. }));
         let path = draft.event.path.as_ref().filter(|_| !is_held_again)?;

@@ -1,7 +1,7 @@
-//! Who follows the log, and how far: what they have not read yet stays a while longer than the rest.
+//! The followers of the log, and how far each has read: what they have not read yet stays a while longer than the rest.
 //!
-//! A follower is known by its process and by the number that it asks on from. Nothing is promised to it in writing: one that
-//! is gone, and one that lets four times the log gather before it reads on, keeps nothing.
+//! A follower is known by its process and by the number that it asks on from. Nothing about it is durable: one that is
+//! gone, and one that lets four times the log gather before it reads on, keeps nothing.
 
 use std::time::{Duration, Instant};
 
@@ -10,29 +10,28 @@ use parking_lot::Mutex;
 use super::events::LOG_BYTES_MAX;
 use crate::sys::process;
 
-/// What followers have not read keeps the log from being let go up to this: a follower that stands still must not fill
-/// the disk.
+/// How many times its limit the log may reach for slow followers: one that stands still must not fill the disk.
 pub(super) const FOLLOWED_TIMES_MAX: u64 = 4;
 const _: () = assert!(LOG_BYTES_MAX * FOLLOWED_TIMES_MAX <= 64 << 20);
 
-/// How many followers are remembered, of one process and in all. Beyond the first, the one that asked least recently is
-/// forgotten; beyond the second, that of the user who has most. Nobody's followers push out anybody else's.
+/// How many followers are remembered, of one process and in all. Past the first limit, the process's follower that asked
+/// least recently is forgotten; past the second, one of the user who has the most. So no user pushes out another's.
 const OF_ONE_MAX: usize = 16;
 const OF_ALL_MAX: usize = 256;
 
-/// How long one whose process cannot be seen is taken for alive after it has asked: longer than a question waits.
+/// How long a follower whose process cannot be seen counts as alive after it has asked: longer than a question waits.
 const UNSEEN_FOR: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 pub(super) struct Followers(Mutex<Vec<Follower>>);
 
 struct Follower {
-    /// 0: it cannot be seen.
+    /// 0 if the process cannot be seen.
     pid: u32,
     uid: u32,
-    /// The last that it has read for sure: it asked on from there.
+    /// The last event that it has read for sure, because it asked on from there.
     read: u64,
-    /// The last that it was told, and may not have received.
+    /// The last event that it was told, and may not have received.
     told: u64,
     asked: Instant,
 }
@@ -47,10 +46,10 @@ impl Follower {
 }
 
 impl Followers {
-    /// Somebody who has read up to `read` was told up to `told`.
+    /// Notes that a follower that has read up to `read` was told up to `told`.
     pub fn note(&self, (pid, uid): (u32, u32), read: u64, told: u64) {
         let mut all = self.0.lock();
-        // The one that goes on from what it was told, or asks again for what it did not receive.
+        // It replaces the follower that goes on from what it was told, or asks again for what it did not receive.
         all.retain(|one| one.pid != pid || (one.told != read && one.read != read));
         if all.iter().filter(|one| one.pid == pid).count() >= OF_ONE_MAX {
             let first = all.iter().position(|one| one.pid == pid);
@@ -65,7 +64,7 @@ impl Followers {
         all.push(Follower { pid, uid, read, told, asked: Instant::now() });
     }
 
-    /// What all that are still there have read; none where there are none.
+    /// Returns up to where all followers that are still there have read, or `None` if there are none.
     pub fn have_read(&self) -> Option<u64> {
         let mut all = self.0.lock();
         all.retain(Follower::is_there);

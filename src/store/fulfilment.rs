@@ -1,18 +1,18 @@
-//! The record of a landing that is done, written a moment after whoever landed it has gone on.
+//! Records of landings that are done, each written a moment after its landing has returned.
 //!
 //! ```text
 //!   promise: one transaction ──► lower is new ──► waits here ──► one transaction for all that wait
 //! ```
-//! Nobody can tell that it waits: the database writes what waits before it writes or reads anything else
-//! ([`Database::write`], [`Store::reading`]), but for the next promise. That says of what waits that it is done
-//! ([`Intent::done`]): recorded together they cost the log a page or two each, and one by one five. What is done and not said
-//! to be looks after a death like a death right after the last rename, an intent of which all is done, and recovery records
-//! both. So the upper file that the record lets go stays until then: should somebody change the path below in that moment,
-//! recovery finds neither old nor new there, and holds what was written. What we do at such a path ourselves is a landing,
-//! which a transaction promises, or comes after [`Store::record_waiting`].
+//! Nothing shows that a record waits: the database writes what waits before it writes or reads anything else
+//! ([`Database::write`], [`Store::reading`]), except for the next promise. A promise says of the landings that wait that
+//! they are done ([`Intent::done`]): recorded together they cost the log a page or two each, and one by one five. A
+//! landing that no promise has called done looks after a crash like one whose last rename was just made, an intent of
+//! which all is done; recovery records either. So the upper file that a record lets go stays until then: if the path
+//! below is changed in that moment, recovery finds neither old nor new there, and holds what was written. What we do at
+//! such a path ourselves is a landing, which a transaction promises, or comes after [`Store::record_waiting`].
 //!
-//! A thread that has nothing else to do writes what waits ([`Store::record_until_the_end`]). Where there is none, as for a
-//! command without a mount, it waits for whoever is next, or for the end.
+//! A thread of its own writes what waits ([`Store::record_until_the_end`]). Without that thread, as in a command without
+//! a mount, it waits for the next use of the database, or for the end.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,51 +27,51 @@ use super::{Result, Store, events};
 use crate::model::OperationId;
 use crate::sys::sqlite::Transaction;
 
-/// How long it waits for more before it is recorded. Who saves meanwhile may wait for that, so for no more than a dozen.
+/// How long a record waits for more to come. A save may have to wait for all of them, which should be a dozen at most.
 const GATHERING: Duration = Duration::from_millis(5);
 
-/// Whoever promises when so many wait records them first, where the thread that does has been given no processor.
+/// If so many wait, a promise records them first: the thread that should may have been given no processor.
 const WAITING_MAX: usize = 128;
 
-/// What goes with a transaction, of what waits.
+/// Which of the things that wait a transaction writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Going {
     All,
-    /// What is done goes on waiting.
+    /// Only rows; landings that are done go on waiting.
     Rows,
 }
 
-/// What an intent promises, once it has come true.
+/// The promise of an intent that has come true.
 struct Fulfilment {
     intent_id: i64,
     intent: Intent,
-    /// Files that nobody needs once it is recorded.
+    /// Files that are not needed any more once it is recorded.
     unneeded: Vec<UpperId>,
-    /// An intent that is committed says that it is done.
+    /// True if a committed intent says that it is done.
     is_told: bool,
 }
 
-/// Landings that are done and not recorded yet, and entries of which nothing is written yet. Guarded by the database's
-/// lock.
+/// Landings that are done and not recorded yet, and rows of entries to which nothing is written yet. Guarded by the
+/// database's lock.
 #[derive(Default)]
 pub(super) struct Waiting {
-    /// Of entries that came after all that is recorded.
+    /// Rows of entries that came after all that is recorded.
     rows: Vec<UpperRow>,
-    /// One came since the thread that records has last tried.
+    /// True if a row came since the thread that records has last tried.
     rows_came: bool,
     /// In the order in which they were done.
     fulfilments: Vec<Fulfilment>,
-    /// Files that were to go with what has been recorded since.
+    /// Files that could go once something was recorded, which it has been since.
     unneeded: Vec<UpperId>,
-    /// Told of the first, and when there will be none any more.
+    /// Notified of the first, and when there will be no more.
     came: Arc<Condvar>,
-    /// The thread that records them waits for the first.
+    /// True while the thread that records waits for the first.
     recorder_rests: bool,
     is_ending: bool,
 }
 
 impl Waiting {
-    /// As part of a transaction.
+    /// Writes what waits, as part of a transaction.
     pub fn record(&self, tx: &Transaction<'_>, going: Going) -> Result<()> {
         if going == Going::All {
             let fulfil = |done: &Fulfilment| journal::fulfil(tx, done.intent_id, &done.intent).map(|_| ());
@@ -80,7 +80,7 @@ impl Waiting {
         self.rows.iter().try_for_each(|row| upper::put(tx, row))
     }
 
-    /// That transaction is committed.
+    /// Notes that the transaction is committed.
     pub fn note_recorded(&mut self, gone: Going) {
         self.rows.clear();
         if gone == Going::All {
@@ -88,7 +88,7 @@ impl Waiting {
         }
     }
 
-    /// Files that are to be removed now.
+    /// Returns the files that are to be removed now.
     pub fn take_unneeded(&mut self) -> Vec<UpperId> {
         std::mem::take(&mut self.unneeded)
     }
@@ -105,36 +105,36 @@ impl Waiting {
     }
 
     fn wake_recorder(&mut self) {
-        // While it waits for more it need not be woken by each.
+        // A thread that is waiting for more need not be woken by each.
         if std::mem::take(&mut self.recorder_rests) {
             self.came.notify_one();
         }
     }
 
-    /// Whether a landing is done and not recorded, or a file to be removed.
+    /// True if a landing is done and not recorded, or a file is to be removed.
     fn has_done(&self) -> bool {
         !self.fulfilments.is_empty() || !self.unneeded.is_empty()
     }
 
-    /// What is done, and no intent says so.
+    /// Returns the intents that are done, and that no other intent calls done.
     fn untold(&self) -> Vec<i64> {
         self.fulfilments.iter().filter(|done| !done.is_told).map(|done| done.intent_id).collect()
     }
 
-    /// How many events come before the next.
+    /// Returns how many events come before the next.
     fn events(&self) -> usize {
         self.fulfilments.iter().map(|done| done.intent.epilogue.events.len()).sum()
     }
 
-    /// The one that lets an upper entry go.
+    /// Returns the landing that lets an upper entry go.
     fn dropping(&mut self, upper: UpperId) -> Option<&mut Fulfilment> {
         self.fulfilments.iter_mut().find(|done| done.intent.epilogue.drop.contains(&upper))
     }
 }
 
 impl Database {
-    /// Gives the operation that it is going to be recorded as: no event can come between. None where that cannot be told
-    /// now: then it is recorded all the same.
+    /// Returns the operation as which the landing is going to be recorded: no event can come in between. `None` if that
+    /// cannot be told now; it is recorded all the same.
     fn record_soon(&mut self, fulfilment: Fulfilment) -> Option<OperationId> {
         let first = self.event_next().map(|next| next + self.waiting.events() as i64);
         let first = first.inspect_err(|err| log::warn!("look up the number of the next event: {err}")).ok();
@@ -152,7 +152,7 @@ impl Database {
         }
     }
 
-    /// The commit point of a landing: gives the number of its intent. What is done and waits to be recorded goes on waiting.
+    /// The commit point of a landing: returns the number of its intent. What waits to be recorded goes on waiting.
     pub(super) fn promise(&mut self, intent: &mut Intent, contents: &[StagedContent]) -> Result<i64> {
         if self.waiting.fulfilments.len() >= WAITING_MAX {
             self.record_waiting()?;
@@ -172,8 +172,8 @@ impl Store {
         self.database.lock().record_soon(Fulfilment { intent_id, intent, unneeded: Vec::new(), is_told: false })
     }
 
-    /// Records what was landed, and removes what nobody needs then.
-    /// [`super::Error::Unrecorded`] when that fails: then nothing is written any more.
+    /// Records what has landed, and removes the files that are not needed any more then. Returns
+    /// [`super::Error::Unrecorded`] if that fails: then nothing is written any more.
     pub fn record_waiting(&self) -> Result<()> {
         let recorded = self.vitally(|| self.database.lock().record_waiting());
         recorded.map_err(|err| self.halt.unrecorded(err))?;
@@ -182,14 +182,14 @@ impl Store {
         Ok(())
     }
 
-    /// For reading what there is now: what waits is recorded. [`super::Error::Unrecorded`] when that fails; nothing is written
-    /// any more then, and whoever reads after that is told what there was before.
+    /// Locks the database for reading what there is now, after recording what waits. Returns [`super::Error::Unrecorded`]
+    /// if that fails: nothing is written any more then, and later readers get what there was before.
     pub(super) fn reading(&self) -> Result<MutexGuard<'_, Database>> {
         loop {
             let mut database = self.database.lock();
             match database.record_waiting() {
                 Ok(()) => return Ok(database),
-                // There is room that is kept for it.
+                // The reserve has space for it, which the call below may use.
                 Err(err) if err.is_full() => {}
                 Err(err) => return Err(self.halt.unrecorded(err)),
             }
@@ -198,8 +198,8 @@ impl Store {
         }
     }
 
-    /// The row of an entry that is made or emptied and has nothing written to it: it goes with what is written next. On a
-    /// disk that is nearly full at once, so that who opens the file is refused, and not who writes to it.
+    /// Saves the row of an entry that is made or emptied and has nothing written to it, with the next transaction. On a
+    /// disk that is nearly full it is saved at once, so that the open fails and not the write.
     pub fn save_upper_soon(&self, row: &UpperRow) -> Result<()> {
         if !self.reserve.has_ample() {
             return self.save_upper(row);
@@ -208,7 +208,7 @@ impl Store {
         Ok(())
     }
 
-    /// Before the first bytes of such an entry, and before a close of it is answered: a death finds its row from here on.
+    /// Called before the first bytes of such an entry, and before its close is answered: now a crash leaves its row.
     pub fn record_rows(&self) -> Result<()> {
         let mut database = self.database.lock();
         match database.waiting.rows.is_empty() {
@@ -217,14 +217,14 @@ impl Store {
         }
     }
 
-    /// Whether the file of an upper entry must stay until a record is written, which then lets it go.
+    /// True if the file of an upper entry must stay until a record is written, which then lets it go.
     pub(super) fn stays_until_recorded(&self, upper: UpperId) -> bool {
         let mut database = self.database.lock();
         let dropping = database.waiting.dropping(upper);
         dropping.map(|fulfilment| fulfilment.unneeded.push(upper)).is_some()
     }
 
-    /// Records what nobody else has, a moment after it came, and does what else can wait until then.
+    /// Records, a moment after it came, what no other thread has recorded, and runs `and_then` for what can wait as long.
     pub fn record_until_the_end(&self, and_then: impl Fn()) {
         while self.wait_to_record() {
             self.record_in_time();
@@ -244,15 +244,15 @@ impl Store {
         }
     }
 
-    /// The rows that wait, where nobody waits for them.
+    /// Records the rows that wait, at a time when no one waits for them.
     pub fn record_opened(&self) {
         if let Err(err) = self.record_rows() {
-            // Whoever writes to it, or closes it, is told.
+            // A write to such an entry, or its close, reports it.
             log::debug!("record what was opened: {err}");
         }
     }
 
-    /// False at the end, and when nothing is written any more.
+    /// Returns false at the end, and when nothing is written any more.
     fn wait_to_record(&self) -> bool {
         let mut database = self.database.lock();
         let came = database.waiting.came.clone();
@@ -265,7 +265,7 @@ impl Store {
         !database.waiting.is_ending && !self.is_halted()
     }
 
-    /// Answers who waits for something to record.
+    /// Ends the wait for something to record.
     pub fn end_recording(&self) {
         let mut database = self.database.lock();
         database.waiting.is_ending = true;
@@ -273,7 +273,7 @@ impl Store {
     }
 }
 
-/// What waits is not left to recovery.
+/// Records what waits, so that it is not left to recovery.
 impl Drop for Store {
     fn drop(&mut self) {
         if let Err(err) = self.record_waiting() {

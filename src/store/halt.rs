@@ -1,8 +1,7 @@
-//! Why nothing may be written any more, when nothing may.
+//! The state in which nothing may be written any more, and the reason for it.
 //!
-//! After some failures nobody knows what the disk has: a change of lower that could neither be recorded nor undone, a
-//! sync that failed. To go on would be to guess. What can be read is read on, and the next start puts it right from the
-//! journal.
+//! After some failures it is unknown what the disk has: a change of lower could neither be recorded nor undone, or a sync
+//! failed. To go on would be to guess. Reading still works, and the next start puts things right from the journal.
 
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,15 +18,15 @@ pub(super) struct Halt {
 }
 
 impl Halt {
-    /// The first reason is the one that is told.
+    /// Stops all writing. The first reason is the one that is told.
     pub fn halt(&self, why: &str) {
         log::error!("nothing is written any more: {why}");
         self.why.lock().get_or_insert_with(|| why.to_owned());
         self.is_halted.store(true, Ordering::SeqCst);
     }
 
-    /// Passes on what came of work of the database. A sync that failed is not asked for again: the kernel would say that
-    /// all is well.
+    /// Passes on the outcome of work on the database, and halts if a sync failed. A failed sync is not repeated: the
+    /// kernel would report success.
     pub fn watch_syncs<T>(&self, doing: &str, outcome: Result<T>) -> Result<T> {
         outcome.inspect_err(|err| {
             if let Error::Database(err) = err
@@ -38,7 +37,7 @@ impl Halt {
         })
     }
 
-    /// Lower and the database disagree: the next start puts it right.
+    /// Halts because lower and the database disagree: the next start puts it right.
     pub fn unrecorded(&self, cause: Error) -> Error {
         let err = Error::Unrecorded(Box::new(cause));
         self.halt(&err.to_string());
@@ -49,7 +48,7 @@ impl Halt {
         self.is_halted.load(Ordering::Relaxed)
     }
 
-    /// Before what nobody may do any more.
+    /// Fails if nothing may be written any more.
     pub fn check(&self) -> Result<()> {
         self.why().map_or(Ok(()), |why| Err(Error::Halted(why)))
     }
@@ -59,7 +58,7 @@ impl Halt {
     }
 }
 
-/// Makes what was committed durable. The kernel tells of a failure once, and the next sync would hide it (SPEC §10).
+/// Makes what was committed durable. The kernel reports a failure once, and the next sync would hide it (SPEC §10).
 pub(super) fn sync_log(log: &File, halt: &Halt) -> Result<()> {
     let synced = log.sync_data().doing(|| "sync the database's log".to_owned());
     synced.inspect_err(|err| halt.halt(&err.to_string()))

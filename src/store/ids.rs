@@ -1,4 +1,4 @@
-//! What the ids of held changes stand for, also of those that live no more: none ever means anything else.
+//! What the ids of held changes stand for, even those of changes that are gone: no id ever comes to mean anything else.
 
 use super::upper::UpperRow;
 use super::{Result, Store};
@@ -6,7 +6,7 @@ use crate::model::{ChangeId, Digest};
 use crate::sys::sqlite::Transaction;
 
 impl Store {
-    /// Each with the hash that it is the beginning of.
+    /// Returns each id with the hash that it is the beginning of.
     pub fn load_given_ids(&self) -> Result<Vec<(ChangeId, Digest)>> {
         let database = self.reading()?;
         let mut statement = database.reader().prepare("SELECT id, sha256 FROM given_id")?;
@@ -15,7 +15,7 @@ impl Store {
         Ok(rows.iter().filter_map(|(id, full)| Some((ChangeId::parse(id)?, Digest::parse(full)?))).collect())
     }
 
-    /// Forgets those that nobody is told anything of any more.
+    /// Forgets ids that no request is answered for any more.
     pub(super) fn forget_given_ids(&self) -> Result<()> {
         self.database.lock().write(|tx| {
             tx.execute(
@@ -28,7 +28,7 @@ impl Store {
     }
 }
 
-/// Of what waits for review. What an id was given to stays what it means.
+/// Notes the id of a row that waits for review. An id that was given before keeps its meaning.
 pub(super) fn put(tx: &Transaction<'_>, row: &UpperRow) -> Result<()> {
     let (Some(held), Some(full)) = (&row.held, row.full_id()) else { return Ok(()) };
     let mut statement = tx.prepare_cached("INSERT OR IGNORE INTO given_id (id, sha256) VALUES (?1, ?2)")?;

@@ -1,4 +1,4 @@
-//! What people were shown of operations, kept for as long as something of these is held.
+//! What people were shown of operations, kept for as long as something of an operation is held.
 
 use std::collections::BTreeSet;
 
@@ -9,17 +9,17 @@ use super::{Result, Store};
 use crate::model::{ChangeId, OperationId};
 use crate::sys::sqlite::Transaction;
 
-/// How closely somebody has looked.
+/// How closely a person has looked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Depth {
     /// At what is held.
     Listed,
-    /// At what that would do.
+    /// At what confirming it would do.
     Compared,
 }
 
-/// What somebody who may decide about an operation has seen of it.
+/// What a person who may decide about an operation has seen of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inspection {
     pub depth: Depth,
@@ -38,7 +38,7 @@ impl Store {
         .collect()
     }
 
-    /// In place of those of other operations, which are part of this one by now.
+    /// Replaces the inspections of other operations, which are part of this one by now.
     pub fn save_inspection(&self, of: OperationId, inspection: &Inspection, replaced: &[OperationId]) -> Result<()> {
         let row = to_row(inspection)?;
         self.database.lock().write(|tx| {

@@ -32,9 +32,9 @@ pub enum Fate {
     Discarded,
     /// It became small, or equal to lower, and ended by itself.
     Ended,
-    /// A program removed what it was of.
+    /// A program removed the entry that it changed.
     Removed,
-    /// A power cut left nothing of its content, which nobody had synced.
+    /// A power cut left nothing of its content, which was never synced.
     Lost,
 }
 
@@ -72,14 +72,14 @@ pub struct Epilogue {
     pub save: Vec<UpperRow>,
     pub verdicts: Vec<(ChangeId, RelPath, Fate)>,
     pub anchors: Vec<Anchor>,
-    /// Not by the name that version 6 had for something else: an intent of its time is read, too.
+    /// Stored as `dirs`: version 6 used this field's name for something else, and intents of its time are read, too.
     #[serde(default, rename = "dirs")]
     pub moved_dirs: Vec<MovedDir>,
     pub events: Vec<EventDraft>,
 }
 
 impl Epilogue {
-    /// What something else means, that is done at the same moment.
+    /// Adds the epilogue of something else that is done at the same moment.
     pub fn add(&mut self, other: Self) {
         let Self { drop, save, verdicts, anchors, moved_dirs, events } = other;
         self.drop.extend(drop);
@@ -90,14 +90,14 @@ impl Epilogue {
         self.events.extend(events);
     }
 
-    /// Saves rows that a landing has changed as well, but for what it lets go or saves already: that goes or stays as told.
+    /// Saves rows that a landing has changed as well, except those that it drops or saves already.
     pub fn save_others(&mut self, mut rows: Vec<UpperRow>) {
         rows.retain(|row| !self.drop.contains(&row.id) && self.save.iter().all(|saved| saved.id != row.id));
         self.save.extend(rows);
     }
 
-    /// `backups` are the names that content replaced on the way got; events of these paths tell them. Gives the operation
-    /// that the events are.
+    /// `backups` are the backups of what was replaced, with the names that they got; events of their paths carry these
+    /// names. Returns the operation that the events make up.
     pub(super) fn write(&self, tx: &Transaction<'_>, backups: &[(&Backup, &String)]) -> Result<Option<OperationId>> {
         self.drop.iter().try_for_each(|id| upper::delete(tx, *id))?;
         self.save.iter().try_for_each(|row| upper::put(tx, row))?;
@@ -109,17 +109,17 @@ impl Epilogue {
 }
 
 impl super::Store {
-    /// Records what happened to entries of upper alone; lower is as it was.
+    /// Records what happened to upper entries alone, while lower stayed as it was.
     pub fn record_epilogue(&self, epilogue: &Epilogue) -> Result<()> {
         self.record_operation(epilogue).map(|_| ())
     }
 
-    /// The same; gives the operation that it was.
+    /// Like [`Self::record_epilogue`], and returns the operation that it was.
     pub fn record_operation(&self, epilogue: &Epilogue) -> Result<Option<OperationId>> {
         self.record_keeping(epilogue, &[])
     }
 
-    /// The same with content that was theirs alone, which is kept.
+    /// Like [`Self::record_operation`], and keeps content that the entries alone had.
     pub fn record_keeping(&self, epilogue: &Epilogue, kept: &[(StagedContent, Backup)]) -> Result<Option<OperationId>> {
         kept.iter().for_each(|(content, _)| self.note_use(content.digest));
         let operation = self.database.lock().write(|tx| {
@@ -141,40 +141,41 @@ pub(super) enum Act {
     Place {
         temp: Temp,
         inode: u64,
-        /// Of a directory, once what lands in it is there: it may let nothing in then, and each name moves its times.
+        /// For a directory, given once all that lands in it is there: its mode may let nothing in any more, and each new
+        /// name moves its times.
         #[serde(default)]
         looks: Option<Looks>,
-        /// As it was made; none where an older program wrote the intent. Somebody may write to it as soon as it has the path,
-        /// and what never had another name has gone with us, so that its number is given to another.
+        /// The entry as it was made; `None` in an intent of an older program. It may be written to as soon as it has the
+        /// path, and if it died with us before it had any name, another entry may have its inode number.
         #[serde(default, alias = "nameless", skip_serializing_if = "Option::is_none")]
         made: Option<Stamp>,
     },
-    /// The file at `from`, which is `new`, takes the path. What was there waits under the name that it had.
+    /// The file at `from`, which is `new`, takes the path. What was there waits at `from`.
     Take { from: RelPath, new: Stamp },
-    /// The file of an entry of upper, which is `new`, takes the path. What was there waits under the name that it had.
+    /// The file of an upper entry, which is `new`, takes the path. What was there waits under that name in `stage/`.
     Raise { upper: UpperId, new: Stamp },
     /// The entry goes; it waits under the temporary name.
     Remove { temp: Temp },
-    /// The entry under the temporary name takes the place of a directory, which waits there with what is in it: later
-    /// steps take that out.
+    /// The entry under the temporary name takes the place of a directory, which waits there with its contents until later
+    /// steps take them out.
     Supplant {
         temp: Temp,
         inode: u64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         made: Option<Stamp>,
     },
-    /// The inode stays and gets new content, which is kept; so is the old. For files with several names.
+    /// The inode stays and gets new content; the old and the new are both kept. For files with several names.
     Rewrite {
         old: Digest,
         new: Digest,
-        /// What the inode looks like with the old content, and with the new.
+        /// The inode's looks with the old content, and with the new.
         #[serde(default)]
         looks: Option<(Looks, Looks)>,
     },
-    /// The entry, with the content that is expected, goes to another name, where nothing is.
+    /// The entry, with the content that is expected, goes to another name, which is free.
     Move { to: RelPath },
-    /// The entry, whatever is written to it meanwhile, goes to where nothing is, or something without content: an empty
-    /// directory that looks like `onto`, a FIFO.
+    /// The entry, whatever is written to it meanwhile, goes to a free name or replaces something without content: an
+    /// empty directory that looks like `onto`, a FIFO.
     Relocate {
         to: RelPath,
         #[serde(default, deserialize_with = "super::operations::looks_or_mode")]
@@ -209,8 +210,8 @@ impl Looks {
         self.give_but(&OwnLooks::default(), file)
     }
 
-    /// The same, but for what the file has of its own. What this process may not give to another's file is left out: that
-    /// must not keep its content from being finished or undone.
+    /// Like [`Self::give`], except for the looks that the file has of its own. What this process may not set on another
+    /// user's file is left out, so that its content can still be finished or undone.
     pub fn give_but(&self, own: &OwnLooks, file: &File) -> io::Result<()> {
         let meta = Meta { uid: self.uid, gid: self.gid, ..Meta::of(file.as_fd())? };
         if !own.owner {
@@ -222,8 +223,8 @@ impl Looks {
         file::give_times(file.as_fd(), self.atime, self.mtime)
     }
 
-    /// Which looks are the file's own where these come after `before`: those that stay. Somebody may have changed them at this
-    /// very moment. A write takes set-id bits away: they are given again.
+    /// Returns which looks are the same as `before`. These stay as the file has them, because another program may have
+    /// changed them at this very moment. A mode with set-id bits is given again: the write has taken the bits away.
     pub fn unchanged_since(&self, before: &Self) -> OwnLooks {
         let mode = self.mode == before.mode && self.mode & file::SET_ID == 0;
         let owner = (self.uid, self.gid) == (before.uid, before.gid);
@@ -234,13 +235,13 @@ impl Looks {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Step {
     pub path: RelPath,
-    /// What must be there for the step to be right; none: nothing.
+    /// What must be at the path for the step to be right; `None` means nothing.
     pub expect: Option<Stamp>,
     pub act: Act,
 }
 
 impl Step {
-    /// The second path it names.
+    /// Returns the second path that the step names.
     pub fn other(&self) -> Option<&RelPath> {
         match &self.act {
             Act::Move { to: other } | Act::Relocate { to: other, .. } | Act::Exchange { to: other, .. } => Some(other),
@@ -250,12 +251,12 @@ impl Step {
         }
     }
 
-    /// Whether a directory may go elsewhere by it, with what other steps have in it.
+    /// True if the step may move a directory, along with what other steps have in it.
     pub fn is_rename(&self) -> bool {
         matches!(self.act, Act::Relocate { .. } | Act::Exchange { .. })
     }
 
-    /// Whether a landing of ours could have such a step. Our own directory and our temporary names are no part of the
+    /// True if a landing of ours could have such a step. Our own directory and our temporary names are no part of the
     /// project: a journal that names them was planted or damaged.
     pub fn is_plausible(&self) -> bool {
         let is_projects = |path: &RelPath| {
@@ -276,7 +277,7 @@ impl Serialize for Temp {
     }
 }
 
-/// Only a name of our own pattern is taken: a planted journal must not make recovery remove somebody's file.
+/// Accepts only a name of our own pattern: a planted journal must not make recovery remove another program's file.
 impl<'de> Deserialize<'de> for Temp {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
         let name = OsString::from_vec(String::deserialize(deserializer)?.into_bytes());
@@ -295,16 +296,16 @@ pub(super) struct Intent {
     /// Directories that go when all is done, unless there is still something in them.
     #[serde(default)]
     pub emptied: Vec<RelPath>,
-    /// Directories that were made for it: they stay, also with nothing in them.
+    /// Directories that were made for the landing: they stay, even if nothing is in them.
     #[serde(default)]
     pub made: Vec<RelPath>,
-    /// Intents that had come true before and were not recorded, in that order: each is told by one that came later.
+    /// Earlier intents that had come true and were not recorded yet, in that order. Only one later intent lists each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub done: Vec<i64>,
 }
 
 impl Intent {
-    /// Kept content that finishing or undoing it may need.
+    /// Kept content that finishing or undoing the landing may need.
     pub fn contents(&self) -> impl Iterator<Item = Digest> {
         let rewritten = self.steps.iter().flat_map(|step| match &step.act {
             Act::Rewrite { old, new, .. } => vec![*old, *new],
@@ -325,7 +326,7 @@ pub(super) fn promise(tx: &Transaction<'_>, intent: &Intent) -> Result<i64> {
     Ok(tx.last_insert_rowid())
 }
 
-/// What was recorded of a landing that is done.
+/// What was recorded of a finished landing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Landed {
     /// The names of the backups, in their order.

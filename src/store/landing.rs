@@ -1,4 +1,4 @@
-//! Landing: the one way in which lower changes. For one path or for many, all or nothing.
+//! Landing: the only way in which judged content reaches lower. For one path or for many, all or nothing.
 //!
 //! ```text
 //!   Landing ──── promise ────► Promised ──── apply ────► Applied ──── finish ────► names of the backups
@@ -7,9 +7,9 @@
 //!   content is safe            from here on finishes    under the temporary
 //!                              or undoes the whole      names
 //! ```
-//! Dropped before `finish`, each state undoes itself: lower is as it was. `apply` is renames, so that a caller may hold a
-//! lock around it; the states before and after it copy, hash and sync. The exception is an inode with several names,
-//! whose content `apply` writes in place.
+//! If dropped before `finish`, each state undoes itself and leaves lower as it was. `apply` consists of renames, so a
+//! caller may hold a lock around it; copying, hashing and syncing come before and after it. The exception is an inode
+//! with several names, whose content `apply` writes in place.
 
 mod foreign;
 mod in_place;
@@ -39,7 +39,7 @@ use made::{MadeEntry, make_entry, meta_when_named};
 pub(super) use staged::{Progress, Staged, sweep_early, sweep_notes};
 use staged::{discard_temp, own_dir, place_among, place_below};
 
-/// Whether what was done survives a power cut when the landing returns, or only a killed process.
+/// Whether a landing, once it has returned, survives a power cut or only a killed process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     Cached,
@@ -47,9 +47,9 @@ pub enum Durability {
 }
 
 impl Durability {
-    /// Has new content written out as far as its landing promises. Where it replaces other content, the writing begins
-    /// at once even if nothing is promised: an exchange of names is not what file systems take for a replacement, so
-    /// that they would let a power cut leave zeros where content was that had been safe for long.
+    /// Writes new content out as far as its landing promises. If it replaces other content, writeback starts at once even
+    /// if nothing is promised: file systems do not recognize an exchange of names as a replacement, so a power cut could
+    /// leave zeros where content had long been safe.
     fn secure(self, temp: &File, replaces: bool) -> std::io::Result<()> {
         match self {
             Self::Synced => temp.sync_all(),
@@ -59,8 +59,8 @@ impl Durability {
     }
 }
 
-/// Of a larger file the record is waited for, so that its upper file goes before its writer goes on: on a full disk that
-/// room is what the next write needs.
+/// For a larger file the record is awaited, so that its upper file is gone before its writer goes on: on a full disk the
+/// next write needs that room.
 const RECORDED_LATER_BYTES_MAX: u64 = 64 << 10;
 
 /// A path after its step: what lower has there now.
@@ -70,24 +70,24 @@ pub struct StepOutcome {
     pub meta: Option<Meta>,
 }
 
-/// Steps being prepared. Nothing of lower has changed but for temporary names. A new file that nobody syncs has none: it
-/// cannot be left over, and to name it costs half of a rename.
+/// Steps being prepared. Lower has not changed but for temporary names. A new file that replaces nothing and is not
+/// synced does not even have one: it cannot be left behind, and naming it costs half of a rename.
 pub struct Landing<'a> {
     work: Work<'a>,
     is_vital: bool,
     backups: Vec<Backup>,
     contents: Vec<StagedContent>,
-    /// How many of the directories made were asked for.
+    /// How many of the directories made have been returned by `newly_made`.
     made_told: usize,
 }
 
-/// A directory made for a landing, and noted, so that recovery finds it.
+/// A directory made for a landing, and noted in the database so that recovery finds it.
 struct Made {
     path: RelPath,
     place: Place,
 }
 
-/// The intent is written.
+/// A landing whose intent is committed.
 #[must_use]
 pub struct Promised<'a> {
     work: Work<'a>,
@@ -95,7 +95,7 @@ pub struct Promised<'a> {
     id: i64,
 }
 
-/// Lower is new.
+/// A landing that is applied: lower is new.
 #[must_use]
 pub struct Applied<'a> {
     work: Work<'a>,
@@ -110,17 +110,17 @@ struct Work<'a> {
     durability: Durability,
     staged: Vec<Staged>,
     dirs: Dirs,
-    /// Whether any of `staged` may have been applied.
+    /// True if any of `staged` may have been applied.
     is_begun: bool,
-    /// How many of `staged`, from the first, have been applied; of the next one nobody knows after an error.
+    /// How many of `staged`, from the first, have been applied. After an error the next one may have been, too.
     applied: usize,
     intent: Option<i64>,
-    /// Directories made for this landing, parents first. They go again if it does not come to pass.
+    /// Directories made for this landing, parents first. They go again if it does not come about.
     made: Vec<Made>,
-    /// Directories that go when it has, as its intent says.
+    /// Directories that go once the landing is done, as its intent says.
     emptied: Vec<(RelPath, Place)>,
-    /// What must be durable once it is applied: directories, and inodes that are rewritten. Opened before the promise, so
-    /// that after it only a failing disk is in the way.
+    /// What must be synced once it is applied: directories and rewritten inodes. Opened before the promise, so that
+    /// afterwards only a failing disk can prevent the sync.
     to_sync: Vec<(File, String)>,
 }
 
@@ -146,12 +146,12 @@ impl<'a> Landing<'a> {
         Self { work, is_vital: false, backups: Vec::new(), contents: Vec::new(), made_told: 0 }
     }
 
-    /// A full disk must not stop it: it may use the room that is kept for that.
+    /// Lets the landing use the reserved disk space: a full disk must not stop it.
     pub fn vital(self) -> Self {
         Self { is_vital: true, ..self }
     }
 
-    /// Prepares a new entry for `path`, where `expect` must still stand when it is applied, with the mode and owner that it has.
+    /// Prepares a new entry for `path`, where `expect` must still stand when it is applied, with the same mode and owner.
     pub fn place(&mut self, tree: &Tree, path: &RelPath, expect: Option<&Meta>, new: &NewContent<'_>) -> Result<Meta> {
         let looks = match new {
             NewContent::Dir { meta, .. } => Some(Looks::of_meta(meta)),
@@ -164,8 +164,8 @@ impl<'a> Landing<'a> {
         Ok(placed)
     }
 
-    /// The same of `file`, that of an entry of upper, which has no name there afterwards. Nobody may write to it any more by
-    /// what is open.
+    /// Like [`Self::place`], but moves `file`, the file of an upper entry, to `path`: afterwards it has no name in upper.
+    /// No open handle may write to it any more.
     pub fn raise(
         &mut self,
         tree: &Tree,
@@ -185,8 +185,8 @@ impl<'a> Landing<'a> {
         Ok(())
     }
 
-    /// The same where a directory is, which goes. What is in it must go by steps after this one, or by [`Self::remove_dir`]:
-    /// whatever else is there makes it a conflict. All in one, so that a path that was a directory is never free.
+    /// Like [`Self::place`], in the place of a directory, which goes. Its contents must go by later steps, or by
+    /// [`Self::remove_dir`]; anything else in it is a conflict. As it is one step, the path is never free.
     pub fn supplant(&mut self, tree: &Tree, path: &RelPath, expect: Stamp, new: &NewContent<'_>) -> Result<Meta> {
         let act = |temp, made: Stamp| Act::Supplant { temp, inode: made.inode, made: Some(made) };
         self.stage_new((tree, path), Some(expect), new, act)
@@ -205,7 +205,7 @@ impl<'a> Landing<'a> {
         let temp = new_temp();
         let waiting = place.sibling(&temp.0);
         let secure = |temp: &File| self.work.durability.secure(temp, expect.is_some());
-        // Of what is synced there may be ten thousand at once: each would be an open descriptor.
+        // A synced landing may have ten thousand files, and each one without a name would be an open descriptor.
         let needs_name = expect.is_some() || self.work.durability == Durability::Synced;
         let made = match make_entry(&waiting, new, needs_name, secure) {
             Ok(made) => made,
@@ -221,7 +221,7 @@ impl<'a> Landing<'a> {
         Ok(meta)
     }
 
-    /// A file of lower takes the place of another, which goes. Its `content` is not copied: it is there.
+    /// Puts a file of lower in the place of another, which goes. Its `content` is in lower already and is not copied.
     pub fn take(
         &mut self,
         tree: &Tree,
@@ -233,7 +233,7 @@ impl<'a> Landing<'a> {
         self.two_paths(tree, path, Some(expect), Act::Take { from: from.clone(), new })
     }
 
-    /// The entry goes. A directory must be empty by then, but for what goes by steps after this one.
+    /// Removes the entry. A directory must be empty by then, but for what goes by steps after this one.
     pub fn remove(&mut self, tree: &Tree, path: &RelPath, expect: Stamp) -> Result<()> {
         let place = place_below(&mut self.work.dirs, tree, path)?;
         self.work.store.note_boot()?;
@@ -244,13 +244,13 @@ impl<'a> Landing<'a> {
         Ok(())
     }
 
-    /// Renames within lower, to where nothing is.
+    /// Renames an entry within lower to a free path.
     pub fn rename(&mut self, tree: &Tree, from: &RelPath, to: &RelPath, expect: Stamp) -> Result<()> {
         self.two_paths(tree, from, Some(expect), Act::Move { to: to.clone() })
     }
 
-    /// Renames within lower what somebody may be writing to, to where nothing is, or something without content: for a
-    /// directory an empty one that looks like `onto`. What goes from a directory is removed before that is renamed.
+    /// Renames within lower an entry that a program may be writing to. The target is free or has no content: a directory
+    /// may replace an empty one that looks like `onto`. Entries that go from a directory are removed before its rename.
     pub fn relocate(
         &mut self,
         tree: &Tree,
@@ -262,7 +262,7 @@ impl<'a> Landing<'a> {
         self.two_paths(tree, from, Some(expect), Act::Relocate { to: to.clone(), onto })
     }
 
-    /// Two entries of lower change places.
+    /// Makes two entries of lower change places.
     pub fn exchange(&mut self, tree: &Tree, one: (&RelPath, Stamp), other: (&RelPath, Stamp)) -> Result<()> {
         let act = Act::Exchange { to: other.0.clone(), with: other.1 };
         self.two_paths(tree, one.0, Some(one.1), act)
@@ -281,7 +281,7 @@ impl<'a> Landing<'a> {
         Ok(())
     }
 
-    /// Makes the directories above `path` that are gone. They are noted first, so that none stays for nothing.
+    /// Makes the missing directories above `path`. They are noted first, so that none is left behind for nothing.
     pub fn make_parents(&mut self, tree: &Tree, path: &RelPath) -> Result<()> {
         let mut missing = Vec::new();
         let mut dir = path.parent().unwrap_or_default();
@@ -292,7 +292,7 @@ impl<'a> Landing<'a> {
         missing.iter().rev().try_for_each(|dir| self.make_noted(tree, dir).map(|_| ()))
     }
 
-    /// Makes a directory that is gone, in one that is there.
+    /// Makes a missing directory whose parent exists.
     pub fn make_dir(&mut self, tree: &Tree, path: &RelPath, looks: DirLooks) -> Result<()> {
         let place = self.make_noted(tree, path)?;
         looks.give(place).doing(|| format!("give {path} its owner"))
@@ -303,7 +303,7 @@ impl<'a> Landing<'a> {
         let place = place_below(&mut self.work.dirs, tree, dir)?;
         self.work.store.database.lock().write(|tx| super::recovery::doom_dir(tx, dir))?;
         if let Err(err) = place.make_dir(Mode::from_raw_mode(0o755)) {
-            // What stands there is somebody's.
+            // Whatever stands there is not ours, so the note must not have it removed.
             self.work.store.dirs_gone(std::slice::from_ref(dir))?;
             return Err(err).doing(doing);
         }
@@ -311,18 +311,18 @@ impl<'a> Landing<'a> {
         Ok(&self.work.made.last().expect("just pushed").place)
     }
 
-    /// Directories that were made since this was asked last, parents first.
+    /// Returns the directories made since the last call, parents first.
     pub fn newly_made(&mut self) -> Vec<RelPath> {
         let told = std::mem::replace(&mut self.made_told, self.work.made.len());
         self.work.made[told..].iter().map(|made| made.path.clone()).collect()
     }
 
-    /// Whether a step puts a directory at `path`.
+    /// True if a step puts a directory at `path`.
     fn places(&self, path: &RelPath) -> Result<bool> {
         Ok(own_dir(&self.work.staged, path)?.is_some())
     }
 
-    /// The directory goes when the landing is done, unless somebody else has put something into it.
+    /// Removes the directory once the landing is done, unless another program has put something into it.
     pub fn remove_dir(&mut self, tree: &Tree, path: &RelPath) -> Result<()> {
         match place_below(&mut self.work.dirs, tree, path) {
             Err(Error::Io { cause, .. }) if is_absent(&cause) => Ok(()),
@@ -333,9 +333,9 @@ impl<'a> Landing<'a> {
         }
     }
 
-    /// Gives an inode with several names new content, so that all of them show it. Both contents are kept first. From here on
-    /// the landing is synced, whatever was asked for: no rename makes it new at once, and half of it is mended only from an
-    /// intent and contents that a power cut leaves.
+    /// Gives an inode with several names new content, which all of them then show. Both contents are kept first. From
+    /// here on the landing is synced, whatever was asked for: no rename makes the content new at once, and a half-written
+    /// file can be mended only from an intent and contents that survive a power cut.
     pub fn rewrite(&mut self, tree: &Tree, path: &RelPath, expect: Stamp, new: &File, old: &File) -> Result<()> {
         self.work.durability = Durability::Synced;
         let place = place_below(&mut self.work.dirs, tree, path)?;
@@ -348,12 +348,12 @@ impl<'a> Landing<'a> {
         self.work.last().open_to_rewrite(new)
     }
 
-    /// Whether something is written in place.
+    /// True if a step writes in place.
     pub fn rewrites(&self) -> bool {
         self.work.staged.iter().any(|staged| matches!(staged.step.act, Act::Rewrite { .. }))
     }
 
-    /// What is going to stand at a path, as far as it stands somewhere already.
+    /// Returns the metadata of what is going to stand at a path, if it exists already.
     pub fn meta_of(&self, path: &RelPath) -> Result<Option<Meta>> {
         let Some(staged) = self.work.staged.iter().rfind(|staged| staged.step.path == *path) else { return Ok(None) };
         let meta = match (&staged.nameless, &staged.waiting) {
@@ -363,7 +363,7 @@ impl<'a> Landing<'a> {
         meta.doing(|| staged.doing("examine"))
     }
 
-    /// What is going to stand at a path, for reading, where this landing made it.
+    /// Opens what is going to stand at a path for reading, if this landing made it.
     pub fn open_new(&self, path: &RelPath) -> Result<Option<File>> {
         let Some(staged) = self.work.staged.iter().rfind(|staged| staged.step.path == *path) else { return Ok(None) };
         let opened = match (&staged.nameless, &staged.waiting) {
@@ -374,7 +374,7 @@ impl<'a> Landing<'a> {
         opened.map(Some).doing(|| staged.doing("open"))
     }
 
-    /// Keeps content that this landing replaces, under a name of its own.
+    /// Keeps content that this landing replaces, as a backup with a name of its own.
     pub fn keep(&mut self, content: StagedContent, backup: Backup) {
         self.work.store.note_use(content.digest);
         self.contents.push(content);
@@ -402,7 +402,7 @@ impl<'a> Landing<'a> {
         let id = if is_vital { store.vitally(commit) } else { commit() }?;
         work.intent = Some(id);
         if work.durability == Durability::Synced {
-            // Not by the commit itself: others would wait for the disk with it.
+            // Not as part of the commit, which would make other threads wait for the disk as well.
             store.sync()?;
         }
         Ok(Promised { work, intent, id })
@@ -410,8 +410,8 @@ impl<'a> Landing<'a> {
 }
 
 impl<'a> Promised<'a> {
-    /// Makes every path new. When one is not as expected, all are old again.
-    /// [`Error::Unrecorded`] when that could not be done either: then nothing is written any more.
+    /// Makes every path new. If one is not as expected, all are made old again. Returns [`Error::Unrecorded`] if that
+    /// fails as well: then nothing is written any more.
     pub fn apply(self) -> Result<Applied<'a>> {
         let Self { mut work, intent, id } = self;
         match work.apply() {
@@ -429,23 +429,23 @@ impl<'a> Promised<'a> {
 }
 
 impl Applied<'_> {
-    /// What lower has at a path of the landing now.
+    /// Returns what lower has at a path of the landing now.
     pub fn meta_of(&self, path: &RelPath) -> Option<Meta> {
         self.outcomes.iter().rfind(|outcome| outcome.path == *path)?.meta
     }
 
-    /// Whether the file of an entry of upper itself has landed.
+    /// True if an upper entry's own file has landed.
     pub fn has_raised(&self) -> bool {
         self.intent.steps.iter().any(|step| matches!(step.act, Act::Raise { .. }))
     }
 
-    /// Changes what will be recorded, by what only the applying could tell.
+    /// Returns the epilogue, to be completed with what only applying could tell.
     pub fn epilogue(&mut self) -> &mut Epilogue {
         &mut self.intent.epilogue
     }
 
-    /// The same as [`Self::finish`] for a file of everyday size, of which nothing waits: the record need not be waited for.
-    /// Gives the operation that it is or will be, and not the names that backups get.
+    /// Like [`Self::finish`], but if nothing waits and the files are of everyday size, the record is left for later.
+    /// Returns the operation that it is or will be, and not the names of the backups.
     pub fn finish_soon(mut self) -> Result<Option<OperationId>> {
         let store = self.work.store;
         let is_swept = self.sweep_early();
@@ -456,7 +456,7 @@ impl Applied<'_> {
         Ok(store.record_soon(self.id, std::mem::take(&mut self.intent)))
     }
 
-    /// Whether what waits to be recorded takes hardly any room meanwhile.
+    /// True if the landing takes hardly any disk space while its record waits.
     fn is_light(&self) -> bool {
         let is_small = |one: &StepOutcome| one.meta.is_none_or(|meta| meta.size <= RECORDED_LATER_BYTES_MAX);
         self.work.made.is_empty() && self.work.emptied.is_empty() && self.outcomes.iter().all(is_small)
@@ -466,15 +466,15 @@ impl Applied<'_> {
         self.work.durability == Durability::Cached && sweep_early(&self.work.staged, self.work.store)
     }
 
-    /// Records what was done and removes what waited.
-    /// [`Error::Unrecorded`] when lower stays new and the database does not know: then nothing is written any more.
+    /// Records what was done and removes what waited. Returns [`Error::Unrecorded`] if lower stays new and the database
+    /// could not be told: then nothing is written any more.
     pub fn finish(self) -> Result<Landed> {
         let is_swept = self.sweep_early();
         self.finish_swept(is_swept)
     }
 
     fn finish_swept(mut self, is_swept: bool) -> Result<Landed> {
-        // Before the intent goes: a crash after that no longer repeats what was done.
+        // All this comes before the intent goes: recovery would not repeat it afterwards.
         let free_names = || if is_swept { Ok(()) } else { self.work.free_names() };
         let synced = self.work.dress_dirs().and_then(|()| self.work.sync()).and_then(|()| free_names());
         let (id, intent) = (self.id, &self.intent);
@@ -489,19 +489,19 @@ impl Applied<'_> {
             .and_then(|()| store.vitally(|| store.database.lock().write_notes(record)))
             .and_then(|recorded| self.work.sync_record(staged.len()).map(|()| recorded));
         let (landed, sweep) = recorded.map_err(|err| store.halt.unrecorded(err))?;
-        // A crash from here on leaves only temporary names and emptied directories, which the notes tell. What waits in a
+        // A crash from here on leaves only temporary names and emptied directories, which the notes list. What waits in a
         // directory goes before that directory.
         let waiting = staged.iter().rev().filter(|_| !is_swept);
         let removed = first_error(waiting.map(|staged| staged.remove_waiting(store)));
         let gone = emptied.iter().map(|(path, place)| remove_if_empty(place).doing(|| format!("remove {path}")));
         let gone = first_error(gone).and_then(|()| match removed.is_ok() {
             true => store.dirs_gone(&intent.emptied),
-            // One in which something of ours still waits has not gone: its note stays, too.
+            // A directory in which something of ours still waits is not gone, so its note stays, too.
             false => Ok(()),
         });
         match removed.and(gone) {
             Ok(()) => store.swept(sweep),
-            // It is done all the same, and the notes stay: the next start removes what is left.
+            // The landing is done all the same, and the notes stay: the next start removes what is left.
             Err(err) => log::error!("clear up after a landing: {err}"),
         }
         Ok(landed)
@@ -509,8 +509,8 @@ impl Applied<'_> {
 }
 
 impl Work<'_> {
-    /// Nothing is undone from here on: lower is new, and so is what the caller knows of it. Should the disk fail, the intent
-    /// makes recovery finish. Gives the steps, and the directories that are to go.
+    /// From here on nothing is undone: lower is new, and so is what the caller knows of it. Should the disk fail,
+    /// recovery finishes from the intent. Returns the steps, and the directories that are to go.
     fn stands(&mut self) -> (Vec<Staged>, Vec<(RelPath, Place)>) {
         self.made.clear();
         self.applied = 0;
@@ -542,19 +542,19 @@ impl Work<'_> {
         self.open_rewritten()
     }
 
-    /// What waits is the only other place of much that has landed, and goes next. Should a power cut take the record back
-    /// after that, recovery may find one of several steps changed by others since, and undo the rest.
+    /// Syncs the record before what waits is removed, the only other place of much that has landed. If a power cut took
+    /// the record back after that, recovery might find one of several steps changed by others since, and undo the rest.
     fn sync_record(&self, steps: usize) -> Result<()> {
         if self.durability == Durability::Synced && steps > 1 { self.store.sync() } else { Ok(()) }
     }
 
-    /// Directories look as they shall once all is in them, and those in them before them.
+    /// Gives directories their final attributes once all is in them, inner directories first.
     fn dress_dirs(&self) -> Result<()> {
         let placed = self.staged.iter().rev().filter(|staged| matches!(staged.step.act, Act::Place { .. }));
         placed.into_iter().try_for_each(Staged::dress)
     }
 
-    /// What waits under the name of a program's file goes before the intent does: no note tells of it.
+    /// What waits under the name of a program's file is removed before the intent: no note tells of it.
     fn free_names(&self) -> Result<()> {
         let taken = self.staged.iter().filter(|staged| matches!(staged.step.act, Act::Take { .. }));
         first_error(taken.map(|staged| staged.remove_waiting(self.store)))
@@ -589,7 +589,7 @@ impl Work<'_> {
 
     fn apply_steps(&mut self) -> Result<Vec<StepOutcome>> {
         let mut outcomes = Vec::with_capacity(self.staged.len());
-        // Before the first: each may move the ctime of what another writes to.
+        // All checks come before the first step: a step may move the ctime of an inode that another one writes to.
         self.staged.iter().try_for_each(Staged::check_unwritten)?;
         for (index, staged) in self.staged.iter().enumerate() {
             staged.apply(self.store)?;
@@ -600,7 +600,7 @@ impl Work<'_> {
         Ok(outcomes)
     }
 
-    /// What was not there when it was planned is somebody's, who does not want the directory to go.
+    /// An entry that was not there at planning belongs to another program, which does not want the directory to go.
     fn check_emptied(&self) -> Result<()> {
         for staged in &self.staged {
             if !staged.takes_dir()? {
@@ -618,18 +618,18 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Everything that can be undone is, whatever else cannot.
+    /// Undoes whatever can be undone, even if something else cannot.
     fn undo(&mut self) -> Result<()> {
         let store = self.store;
         if let Err(err) = store.vitally(|| self.undo_steps()) {
-            // Half new, and the intent stays: the next start finishes or undoes it.
+            // Lower is half new, and the intent stays: the next start finishes or undoes it.
             self.store.halt.halt(&format!("the project is half changed and that could not be undone: {err}"));
             (self.intent, self.applied) = (None, 0);
             self.staged.clear();
             self.made.clear();
             return Err(err);
         }
-        // What was promised to last may have to last undone.
+        // If the landing was promised to last, so must its undoing.
         let synced = if self.is_begun { self.sync() } else { Ok(()) };
         let retracted = self.retract();
         let staged = std::mem::take(&mut self.staged);
@@ -669,7 +669,7 @@ impl Work<'_> {
     }
 }
 
-/// Half done is undone; what cannot be undone now is told, and the intent stays for recovery.
+/// Undoes a landing that is half done. If that fails, the error is logged and the intent stays for recovery.
 impl Drop for Work<'_> {
     fn drop(&mut self) {
         if let Err(err) = self.undo() {
@@ -678,7 +678,7 @@ impl Drop for Work<'_> {
     }
 }
 
-/// The directories of `places`, each once, with what they are for people.
+/// Opens the directories of `places`, each once, along with a description for messages.
 pub(super) fn open_dirs_of<'a>(places: impl Iterator<Item = (&'a RelPath, &'a Place)>) -> Result<Vec<(File, String)>> {
     let mut seen = std::collections::HashSet::new();
     let mut opened = Vec::new();
@@ -689,7 +689,7 @@ pub(super) fn open_dirs_of<'a>(places: impl Iterator<Item = (&'a RelPath, &'a Pl
             continue;
         }
         match place.open_dir() {
-            // One that has gone has no names.
+            // A directory that is gone has no names to sync.
             Err(err) if is_absent(&err) => {}
             dir => opened.push((File::from(dir.doing(|| format!("open {what}"))?), what)),
         }
@@ -697,12 +697,12 @@ pub(super) fn open_dirs_of<'a>(places: impl Iterator<Item = (&'a RelPath, &'a Pl
     Ok(opened)
 }
 
-/// What was opened so that it can be synced.
+/// Syncs what was opened in advance.
 pub(super) fn sync_opened(opened: &[(File, String)]) -> Result<()> {
     opened.iter().try_for_each(|(file, what)| file.sync_all().doing(|| format!("sync {what}")))
 }
 
-/// All of them are tried.
+/// Evaluates all results, and returns the first error.
 pub(super) fn first_error(results: impl Iterator<Item = Result<()>>) -> Result<()> {
     let mut first = Ok(());
     for result in results {

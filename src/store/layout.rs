@@ -6,7 +6,7 @@
 //!   stage/N                 upper content, FETTLE_STAGE_DIR
 //!   content/HEX             replaced content too large for the database, FETTLE_BACKUP_DIR
 //!   control.sock            the control protocol for callers outside the mount
-//!   instance                a random name, under which stage and content stand in directories given for them (`elsewhere.rs`)
+//!   instance                a random name, for stage and content in directories given for them (`elsewhere.rs`)
 //!   holder.json             who holds the lock, for messages only
 //!   .gitignore .git/        make git ignore the directory, and `git clean -fdx` pass it by
 //! ```
@@ -34,7 +34,7 @@ use crate::sys::file::{self, Meta};
 use crate::sys::tree::{Place, Tree};
 
 pub const STATE_DIR_NAME: &str = ".fettle";
-/// The variables by which a person says where state, and of that content, is to be.
+/// The variables that say where state, and the content in it, is to be.
 pub const STATE_VARIABLE: &str = "FETTLE_STATE_DIR";
 pub const STAGE_VARIABLE: &str = "FETTLE_STAGE_DIR";
 pub const BACKUP_VARIABLE: &str = "FETTLE_BACKUP_DIR";
@@ -45,43 +45,43 @@ const HOLDER: &str = "holder.json";
 /// The name pattern of files that are about to take a path in lower. Reserved: hidden in the view, swept at recovery.
 pub const TEMP_PREFIX: &str = ".fettle-tmp-";
 
-/// In the name of a note beside a file that is being opened despite its mode, before that.
+/// Part of the name of a note, which is made beside a file before that is opened despite its mode.
 const MODE_NOTE: &str = "-mode-";
 
 pub fn is_temp_name(name: &OsStr) -> bool {
     name.as_bytes().starts_with(TEMP_PREFIX.as_bytes())
 }
 
-/// Directories that stand elsewhere than in `PROJECT/.fettle`.
+/// Directories that are to stand elsewhere than in `PROJECT/.fettle`.
 #[derive(Clone, Debug, Default)]
 pub struct Location {
     pub state: Option<PathBuf>,
     pub backups: Option<PathBuf>,
     pub stage: Option<PathBuf>,
-    /// The state that was there before, by its instance: another is not taken for it, and none is made in its place.
+    /// The instance of the state that was there before: no other is accepted for it, and none is made in its place.
     pub known: Option<String>,
 }
 
 impl Location {
-    /// Which of those that are given for content names a place; one that both name is upper's.
+    /// Returns the variable that names a place for content; if both name it, the place is upper's.
     pub(super) fn variable(&self, place: &Path) -> &'static str {
         if self.stage.as_deref() == Some(place) { STAGE_VARIABLE } else { BACKUP_VARIABLE }
     }
 
-    /// The place given for upper content, and the variable that gives it; none where it stands in the project.
+    /// Returns the place given for upper content and the variable that gives it, or `None` if it stands in the project.
     pub fn given_for_stage(&self) -> Option<(&Path, &'static str)> {
         let state = || self.state.as_deref().map(|state| (state, STATE_VARIABLE));
         self.stage.as_deref().map(|stage| (stage, STAGE_VARIABLE)).or_else(state)
     }
 
-    /// The state directory of the project at `lower`, there already or not, as messages name it: by its whole path.
+    /// Returns the whole path of the state directory of the project at `lower`, for messages. It may not exist yet.
     pub fn describe(&self, lower: &Tree) -> String {
         let inside = || path_of(lower.root()).unwrap_or_default().join(STATE_DIR_NAME);
         self.state.clone().unwrap_or_else(inside).display().to_string()
     }
 }
 
-/// Where the kernel says a directory is, for it was opened by whatever name.
+/// Returns the path that the kernel has for a directory, which may have been opened by another name.
 fn path_of(dir: BorrowedFd<'_>) -> io::Result<PathBuf> {
     std::fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd()))
 }
@@ -119,8 +119,8 @@ impl StateDirs {
         Ok(dirs)
     }
 
-    /// Whether a project has state here already, be it without its database. A state directory that cannot be looked into
-    /// is no absent one.
+    /// True if a project has state here already, even without its database. If the state directory cannot be looked into,
+    /// that is an error: it is not absent.
     pub fn exist(lower: &Tree, location: &Location) -> Result<bool> {
         let found = match (&location.state, RelPath::parse(format!("{STATE_DIR_NAME}/{INSTANCE}").as_bytes())) {
             (Some(path), _) => path.join(INSTANCE).try_exists(),
@@ -138,27 +138,27 @@ impl StateDirs {
         &self.places
     }
 
-    /// Whether upper content is within the state directory, not in a place given for it.
+    /// True if upper content is in the state directory, not in a place given for it.
     pub fn has_own_stage(&self) -> bool {
         self.places.stage.is_none()
     }
 
-    /// The same of large content.
+    /// True if large content is in the state directory, not in a place given for it.
     pub fn has_own_content(&self) -> bool {
         self.places.content.is_none()
     }
 
-    /// Whether there was state before, so that what is missing is lost.
+    /// True if there was state before, so that what is missing is lost.
     pub fn is_known(&self) -> bool {
         self.is_known
     }
 
-    /// All directories of ours, and what each is called in messages.
+    /// Returns all directories of ours, and what each is called in messages.
     pub fn all(&self) -> [(BorrowedFd<'_>, &'static str); 3] {
         [(self.state.as_fd(), "the state directory"), (self.stage.as_fd(), STAGE), (self.content.as_fd(), CONTENT)]
     }
 
-    /// Where those are that do not stand in the project.
+    /// Returns the paths of those that do not stand in the project.
     pub fn outside(&self, project: &Path) -> io::Result<Vec<PathBuf>> {
         let paths = self.all().into_iter().map(|(dir, _)| path_of(dir)).collect::<io::Result<Vec<PathBuf>>>()?;
         Ok(paths.into_iter().filter(|path| !path.starts_with(project)).collect())
@@ -168,8 +168,8 @@ impl StateDirs {
         &self.description
     }
 
-    /// Of all places that are written to, the one whose file system has the least room: who met a full disk seldom knows
-    /// which. The project itself where it has no more than the others.
+    /// Returns the place, of all that are written to, whose file system has the least room: a person who meets a full
+    /// disk seldom knows which one it is. It is the project itself if no other has less.
     pub fn fullest(&self, lower: &Tree) -> io::Result<PathBuf> {
         let room = |dir: BorrowedFd<'_>| -> io::Result<u64> {
             let facts = fs::fstatvfs(dir)?;
@@ -186,7 +186,7 @@ impl StateDirs {
         path_of(fullest)
     }
 
-    /// Git takes a directory with a repository of its own for somebody else's, and `git clean -fdx` leaves it alone.
+    /// Git takes a directory with a repository of its own for another project, and `git clean -fdx` leaves it alone.
     fn hide_from_git(&self) -> Result<()> {
         self.write_once(".", ".gitignore", b"*\n")?;
         for dir in [".git", ".git/objects", ".git/refs"] {
@@ -220,7 +220,7 @@ impl StateDirs {
         let doing = || format!("open upper file {id} in {}", self.description);
         match place.open(OFlags::RDWR) {
             Err(err) if err.raw_os_error() == Some(libc::EACCES) => open_despite_mode(&place).doing(doing),
-            // What is kept can be read on. Who writes to it is told (`overlay/files/content.rs`).
+            // What is kept can be read on. A write to it reports the error (`overlay/files/content.rs`).
             Err(err) if err.raw_os_error() == Some(libc::EROFS) => {
                 place.open(OFlags::RDONLY).map(File::from).doing(doing)
             }
@@ -229,7 +229,7 @@ impl StateDirs {
     }
 
     pub fn remove_stage_file(&self, id: UpperId) -> Result<()> {
-        // By the directory's own descriptor: that there is none left to be had keeps nothing from going.
+        // By the directory's own descriptor, so that a file can be removed even when there are no descriptors left.
         let remove = |flags| fs::unlinkat(&self.stage, id.to_string(), flags);
         let removed = match remove(fs::AtFlags::empty()) {
             Err(rustix::io::Errno::ISDIR) => remove(fs::AtFlags::REMOVEDIR),
@@ -241,12 +241,12 @@ impl StateDirs {
         }
     }
 
-    /// To be read alone: who may do that needs no other mode.
+    /// Opens an upper file read-only. If its mode permits that, the mode stays as it is.
     pub fn read_stage_file(&self, id: UpperId) -> Result<File> {
         open_kept(&self.stage_place(id)?).doing(|| format!("open upper file {id} in {}", self.description))
     }
 
-    /// Gives upper files their modes again that a process which died has just opened ([`open_despite_mode`]).
+    /// Restores the modes of upper files that a process was opening when it died ([`open_despite_mode`]).
     pub fn restore_modes(&self) -> Result<()> {
         let doing = || format!("restore modes in {}/stage", self.description);
         for entry in crate::sys::tree::list(self.stage.as_fd()).doing(doing)? {
@@ -263,14 +263,14 @@ impl StateDirs {
         Ok(())
     }
 
-    /// The numbers of all upper files there are.
+    /// Returns the numbers of all upper files.
     pub fn stage_files(&self) -> Result<Vec<UpperId>> {
         let entries =
             crate::sys::tree::list(self.stage.as_fd()).doing(|| format!("list {}/stage", self.description))?;
         Ok(entries.iter().filter_map(|entry| UpperId::parse(&entry.name)).collect())
     }
 
-    /// Asks by the directory's own descriptor, which needs none besides.
+    /// Goes by the directory's own descriptor, and needs no other.
     pub fn stage_meta(&self, id: UpperId) -> io::Result<Meta> {
         Meta::at(self.stage.as_fd(), OsStr::new(&id.to_string()))
     }
@@ -279,7 +279,7 @@ impl StateDirs {
         Ok(Place { dir: Arc::clone(&self.stage), name: OsString::from(id.to_string()) })
     }
 
-    /// The names of all files of large content. Where both may stand in one directory, upper files are beside them.
+    /// Returns the names of all files of large content. In a directory that serves for both, upper files are beside them.
     pub fn content_files(&self) -> Result<Vec<String>> {
         let list = crate::sys::tree::list(self.content.as_fd());
         let entries = list.doing(|| format!("list {}/content", self.description))?;
@@ -303,7 +303,7 @@ impl StateDirs {
     pub(super) fn write_holder(&self, note: &HolderNote) -> Result<()> {
         let json = serde_json::to_vec(note).map_err(io::Error::other).doing(|| "write holder.json".to_owned())?;
         let place = self.holder_place()?;
-        // One that root's daemon left may not be written to, but be removed by whoever has the directory.
+        // A note that root's daemon left may be read-only for us, but the directory's owner can remove it.
         let made = place.remove().and_then(|()| place.create(OFlags::WRONLY, PRIVATE_FILE));
         made.and_then(|file| File::from(file).write_all(&json)).doing(|| format!("write {}/{HOLDER}", self.description))
     }
@@ -334,7 +334,7 @@ fn open_state(lower: &Tree, location: &Location, description: &str) -> Result<Ow
     }
 }
 
-/// The name of the state that is known to be there, or of any, made where there is none.
+/// Returns the name of the state: of the one that is known to be there, or of any. If there is none, makes one.
 fn instance(state: &OwnedFd, location: &Location, description: &str) -> Result<String> {
     let found = read_instance(state, description)?;
     match (found, &location.known) {
@@ -345,7 +345,7 @@ fn instance(state: &OwnedFd, location: &Location, description: &str) -> Result<S
         (None, None) => {
             renames::check_in(state.as_fd(), &format!("state directory {description}"))?;
             let name = super::landing::random_suffix();
-            // Somebody may have made it by hand.
+            // A person may have made the directory by hand.
             fs::fchmod(state, PRIVATE_DIR).map_err(io::Error::from).doing(|| format!("make {description} private"))?;
             write_whole(&instance_place(state)?, name.as_bytes()).doing(|| format!("make {description}/{INSTANCE}"))?;
             Ok(name)
@@ -358,8 +358,8 @@ fn instance_place(state: &OwnedFd) -> Result<Place> {
     Ok(Place { dir: dir.into(), name: INSTANCE.into() })
 }
 
-/// A random name for this state, made with it, by which it is known and has its directories elsewhere. It stays right when
-/// the project is moved; a copy has it, too, until `elsewhere.rs` gives it another.
+/// Reads the random name of this state, made with it, by which it is known and has its directories elsewhere. It stays
+/// right when the project is moved; a copy has it, too, until `elsewhere.rs` gives it another.
 pub fn read_instance(state: &OwnedFd, description: &str) -> Result<Option<String>> {
     let doing = || format!("read {description}/{INSTANCE}");
     match instance_place(state)?.open(OFlags::RDONLY | OFlags::NONBLOCK) {
@@ -380,12 +380,12 @@ pub(super) fn write_instance(state: &OwnedFd, name: &str) -> Result<()> {
     replace_whole(&instance_place(state)?, name.as_bytes()).doing(|| format!("write {INSTANCE}"))
 }
 
-/// A file that is there as a whole or not at all, whenever the power goes.
+/// Writes a file that is there as a whole or not at all, whenever the power goes.
 pub(super) fn write_whole(place: &Place, content: &[u8]) -> io::Result<()> {
     write_over(place, content, RenameFlags::NOREPLACE)
 }
 
-/// The same in the place of one that is there.
+/// Like [`write_whole`], in the place of a file that is there.
 pub(super) fn replace_whole(place: &Place, content: &[u8]) -> io::Result<()> {
     write_over(place, content, RenameFlags::empty())
 }
@@ -394,7 +394,7 @@ fn write_over(place: &Place, content: &[u8], flags: RenameFlags) -> io::Result<(
     let mut name = place.name.clone();
     name.push(".new");
     let new = place.sibling(name);
-    // An earlier attempt may have come so far.
+    // An earlier attempt may have left one.
     new.remove()?;
     let file = File::from(new.create(OFlags::WRONLY, PRIVATE_FILE)?);
     (&file).write_all(content)?;
@@ -403,10 +403,10 @@ fn write_over(place: &Place, content: &[u8], flags: RenameFlags) -> io::Result<(
     place.sync_dir()
 }
 
-/// Upper files bear the mode that the view shows, which may keep an unprivileged owner out of his own file. A death in the
-/// middle leaves a note of it.
+/// Opens an upper file whose mode, which is the one that the view shows, keeps an unprivileged owner out. The mode is
+/// changed for a moment, and a crash in between leaves a note of the right one.
 pub(super) fn open_despite_mode(place: &Place) -> io::Result<File> {
-    /// One at a time: another would take the mode of this moment for the file's own.
+    /// One at a time: another thread would take the mode of this moment for the file's own.
     static OPENING: Mutex<()> = Mutex::new(());
     let _opening = OPENING.lock();
     let meta = place.stat()?.ok_or(io::ErrorKind::NotFound)?;
@@ -424,17 +424,17 @@ pub(super) fn open_despite_mode(place: &Place) -> io::Result<File> {
     file
 }
 
-/// A full disk keeps nobody from reading: there a death may change a mode.
+/// A full disk must not keep anyone from reading: without the note, a crash may change the mode.
 fn note_mode(note: &Place) -> io::Result<()> {
     match note.create(OFlags::WRONLY, PRIVATE_FILE) {
         Err(err) if matches!(err.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT)) => Ok(()),
-        // One that could not be removed.
+        // An old note that could not be removed.
         Err(err) if err.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         made => made.map(drop),
     }
 }
 
-/// The upper file that a note is of, and its mode.
+/// Returns the upper file that a note is of, and its mode.
 fn parse_mode_note(name: &OsStr) -> Option<(UpperId, u32)> {
     let (id, mode) = name.to_str()?.split_once(MODE_NOTE)?;
     Some((UpperId::parse(id.as_ref())?, u32::from_str_radix(mode, 8).ok()?))
@@ -449,18 +449,18 @@ fn open_inside(dir: BorrowedFd<'_>, name: &OsStr, description: &str) -> Result<O
     fd.doing(|| format!("open state directory {description}"))
 }
 
-/// A directory that has something else in it would be made private, and look like a git repository: `/tmp`, say, or the
-/// project's own `src`. What a new file system comes with is no matter.
+/// Refuses a directory that has something else in it, such as `/tmp` or the project's own `src`: it would be made
+/// private, and look like a git repository. What a new file system comes with does not matter.
 fn check_free_for_state(path: &Path) -> Result<()> {
     let doing = || format!("open state directory {}", path.display());
     let entries = match std::fs::read_dir(path) {
         Ok(entries) => entries.collect::<io::Result<Vec<_>>>().doing(doing)?,
-        // Made where it is missing; what stands in its place is told by opening it.
+        // A missing directory is made; if something else stands there, opening it says so.
         Err(err) if matches!(err.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(()),
         Err(err) => return Err(err).doing(doing),
     };
     let names: Vec<OsString> = entries.iter().map(|entry| entry.file_name()).collect();
-    // The first thing that is made in one, by whatever name until it is whole.
+    // The first file made in a state directory, under whatever name until it is whole.
     let is_ours = names.iter().any(|name| name.as_bytes().starts_with(INSTANCE.as_bytes()));
     match is_ours || names.iter().all(|name| name == "lost+found") {
         true => Ok(()),
@@ -471,7 +471,7 @@ fn check_free_for_state(path: &Path) -> Result<()> {
 pub(super) fn open_outside(path: &Path) -> Result<OwnedFd> {
     let describe = || format!("open state directory {}", path.display());
     match std::fs::DirBuilder::new().recursive(true).create(path) {
-        // Something else stands there, of which opening says what is wrong with it.
+        // Something else stands there; opening it says what is wrong.
         Err(err) if err.kind() == io::ErrorKind::AlreadyExists => {}
         made => made.doing(describe)?,
     }
@@ -480,16 +480,16 @@ pub(super) fn open_outside(path: &Path) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Who holds a project's lock. Only for messages: the lock itself is the kernel's.
+/// The process that holds a project's lock. Only for messages: the lock itself is the kernel's.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct HolderNote {
     pub pid: u32,
-    /// As messages name it, so that any path can be noted.
+    /// The path as messages name it, so that any path can be noted.
     pub mountpoint: Option<String>,
 }
 
-/// How long whoever holds the lock is waited for: a command that works without a mount has it for a moment, and must not
-/// keep a daemon from starting again.
+/// How long to wait for the lock: a command that works without a mount has it for a moment, and must not keep a daemon
+/// from starting again.
 const LOCK_WAIT: Duration = Duration::from_secs(1);
 const LOCK_POLL: Duration = Duration::from_millis(10);
 
@@ -516,7 +516,7 @@ impl Lock {
     }
 }
 
-/// What the present holder wrote about itself.
+/// Returns what the present holder wrote about itself.
 pub fn holder_note(lower: &Tree, location: &Location) -> Option<HolderNote> {
     let file = match &location.state {
         Some(path) => File::open(path.join(HOLDER)).ok()?,

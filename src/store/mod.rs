@@ -1,13 +1,13 @@
 //! Everything durable: held changes, backups, content by hash, anchors, events, and the journal by which lower changes.
 //!
-//! The store knows no mount and no view. It owns one state directory, reached by descriptor, and one database in it.
-//! It alone changes lower, through a [`landing::Landing`]. What was committed here survives a killed daemon: a commit
-//! reaches the page cache by `write(2)`. Begin with [`Store::open`].
+//! The store knows no mount and no view. It owns one state directory, reached by descriptor, and the database in it. Only
+//! the store places or replaces judged content in lower, through a [`landing::Landing`]. A commit reaches the page cache
+//! by `write(2)`, so it survives a killed daemon. Start reading at [`Store::open`].
 //!
 //! Invariants:
 //! - No lower entry is replaced or removed before its content is in [`content`] (DESIGN, invariant 4).
-//! - An upper inode becomes a lower inode only where nobody goes on writing to it: [`landing`] is told so, and copies all
-//!   else (invariant 5).
+//! - An upper inode becomes a lower inode only if nothing can go on writing to it. The caller tells [`landing`] which one
+//!   that is; all others are copied (invariant 5).
 //! - Settled rows and the journal entry that made them change in one database transaction.
 
 mod anchors;
@@ -89,7 +89,7 @@ use purge::Purging;
 use reserve::Reserve;
 use unsynced::Unsynced;
 
-/// What can go wrong below, with what was being done to which thing.
+/// What can go wrong below, with what was being done to what.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{doing}: {cause}")]
@@ -100,7 +100,7 @@ pub enum Error {
     Damaged { path: String, what: String },
     #[error("{path} is in use by {holder}")]
     Locked { path: String, holder: String },
-    /// The next start will finish it; until then nothing more may be written.
+    /// The next start will finish the landing; until then nothing more may be written.
     #[error("the project has changed and that could not be recorded: {0}")]
     Unrecorded(Box<Error>),
     #[error("{path} changed below while it was about to be replaced")]
@@ -112,7 +112,7 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// The errno that a program waiting in a system call is told.
+    /// Returns the errno for a program that waits in a system call.
     pub fn errno(&self) -> i32 {
         match self {
             Self::Io { cause, .. } => cause.raw_os_error().unwrap_or(libc::EIO),
@@ -124,13 +124,13 @@ impl Error {
         }
     }
 
-    /// Whether there was no room for it.
+    /// True if the disk or a quota was full.
     pub fn is_full(&self) -> bool {
         matches!(self.errno(), libc::ENOSPC | libc::EDQUOT)
     }
 }
 
-/// Says what was being done when an I/O error came.
+/// Adds what was being done to an I/O error.
 pub(crate) trait Context<T> {
     fn doing(self, what: impl FnOnce() -> String) -> Result<T>;
 }
@@ -152,21 +152,21 @@ pub struct Store {
     database: Arc<Mutex<Database>>,
     /// Directories of lower in which recovery will look for temporary names. Taken before `database`.
     announced: Mutex<HashSet<RelPath>>,
-    /// Upper files that nobody needs and that could not be removed. A leaf: nothing is taken after it.
+    /// Upper files that are no longer needed but could not be removed. A leaf: nothing is taken after it.
     left_over: Mutex<Vec<UpperId>>,
-    /// Upper files that are being made or removed: no row tells of them, and they are no orphans. A leaf.
+    /// Upper files that are being made or removed: they have no row and yet are no orphans. A leaf.
     in_passing: Mutex<HashSet<UpperId>>,
-    /// What a purge while others work must know. Its locks are taken before `database`.
+    /// State for purging while other threads work. Its locks are taken before `database`.
     purging: Purging,
     /// A leaf.
     followers: Followers,
     room: Arc<Room>,
-    /// Whether the database knows in which boot this process makes temporary names. Taken before `database`.
+    /// True once the database has recorded in which boot this process makes temporary names. Taken before `database`.
     boot_noted: Mutex<bool>,
 }
 
 impl Store {
-    /// Opens the state of a project, making it where there is none.
+    /// Opens the state of a project, creating it if there is none.
     pub fn open(lower: &Tree, location: &Location) -> Result<Self> {
         let dirs = StateDirs::open(lower, location)?;
         let state = dirs.state().try_clone_to_owned().doing(|| "duplicate a descriptor".to_owned())?;
@@ -192,25 +192,25 @@ impl Store {
         })
     }
 
-    /// Where the file or symlink of an upper entry stands.
+    /// Returns the place of an upper entry's file or symlink.
     pub fn upper_place(&self, id: UpperId) -> Result<Place> {
         self.dirs.stage_place(id)
     }
 
-    /// What the file system tells of an upper entry's file or symlink.
+    /// Stats the file or symlink of an upper entry.
     pub fn upper_meta(&self, id: UpperId) -> Result<Meta> {
         let doing = || format!("stat upper file {id}");
         self.dirs.stage_meta(id).doing(doing)
     }
 
-    /// What upper content takes on disk.
+    /// The disk space that upper content takes.
     pub fn room(&self) -> &Arc<Room> {
         &self.room
     }
 
-    /// Counts the file of an upper entry as it is now.
+    /// Counts the present size of an upper entry's file.
     pub fn note_room(&self, id: UpperId) {
-        // One that cannot be looked at counts when it is written to.
+        // If the stat fails, the next write to the file counts it.
         if let Ok(meta) = self.upper_meta(id) {
             self.room.takes(id, meta.blocks);
         }
@@ -220,12 +220,12 @@ impl Store {
         self.dirs.open_stage_file(id)
     }
 
-    /// The same, to be read alone.
+    /// Like [`Self::open_upper`], but read-only.
     pub fn read_upper(&self, id: UpperId) -> Result<File> {
         self.dirs.read_stage_file(id)
     }
 
-    /// Nothing needs the file of an entry that has gone, once that is recorded.
+    /// Removes the file of an upper entry that is gone, or leaves it until the landing that drops the entry is recorded.
     pub fn drop_upper_file(&self, id: UpperId) {
         self.room.note_gone(id);
         self.in_passing.lock().insert(id);
@@ -234,7 +234,7 @@ impl Store {
         }
     }
 
-    /// One that cannot be removed costs room and nothing else: it is removed when the session ends, or by the next start.
+    /// A file that cannot be removed only costs space: it is removed when the session ends, or by the next start.
     fn remove_upper_file(&self, id: UpperId) {
         if let Err(err) = self.dirs.remove_stage_file(id) {
             log::error!("{err}");
@@ -243,61 +243,62 @@ impl Store {
         self.in_passing.lock().remove(&id);
     }
 
-    /// A number for an upper entry that has no content of its own: a whiteout, a symlink, a directory.
+    /// Returns a number for an upper entry that has no content of its own: a whiteout, a symlink, a directory.
     pub fn reserve_upper(&self) -> UpperId {
         self.database.lock().next_upper()
     }
 
-    /// Whether somebody has removed the state directory, with all that was in it.
+    /// True if the state directory was removed, with everything in it.
     pub fn is_removed(&self) -> bool {
         Meta::of(self.dirs.state()).is_ok_and(|meta| meta.links == 0)
     }
 
-    /// Whether somebody has removed the database under us.
+    /// Returns what became of the open database if its files were removed or replaced.
     pub fn database_removed(&self) -> Option<Removed> {
         self.database.lock().removed()
     }
 
-    /// Where the socket and the like stand.
+    /// The directories of the state, where the socket and the like stand too.
     pub fn dirs(&self) -> &StateDirs {
         &self.dirs
     }
 
-    /// Before an act that is to be durable: after it only the disk is in the way of [`Self::sync`].
+    /// Call this before an act that is to be durable: afterwards only the disk can make [`Self::sync`] fail.
     pub fn open_log(&self) -> Result<()> {
         self.unsynced.sync()?;
         self.database.lock().log_file().map(|_| ())
     }
 
-    /// What was committed so far survives a power cut when this returns. Once a sync has failed nothing does: the next would
-    /// say so all the same.
+    /// Makes everything committed so far survive a power cut. Once a sync has failed, every later call fails: the kernel
+    /// would report the next sync as successful all the same.
     pub fn sync(&self) -> Result<()> {
         self.record_waiting()?;
         self.halt.check()?;
         self.unsynced.sync()?;
-        // By a descriptor of its own: others commit meanwhile.
+        // Through a descriptor of its own, so that other threads can commit meanwhile.
         let log = self.database.lock().log_file()?;
         halt::sync_log(&log, &self.halt)
     }
 
-    /// The same, and what stands in `stage/` by then, synced by itself or not.
+    /// Like [`Self::sync`], and syncs the names in `stage/`, also those that were not synced when they were made.
     pub fn sync_names(&self) -> Result<()> {
         self.unsynced.note_names();
         self.sync()
     }
 
-    /// The same, and the content of all that stands there, whoever wrote it: what was being copied is not known any more.
+    /// Like [`Self::sync_names`], and syncs all content in `stage/`, whoever wrote it: after a crash it is no longer
+    /// known what was being copied.
     pub fn sync_stage(&self) -> Result<()> {
         rustix::fs::syncfs(self.dirs.stage_dir()).map_err(io::Error::from).doing(|| "sync what is held".to_owned())?;
         self.sync_names()
     }
 
-    /// Lower has changed, and the database cannot be told because of `cause`: nothing is written any more.
+    /// Stops all writing: lower has changed, and `cause` keeps the database from being told.
     pub fn unrecorded(&self, cause: Error) -> Error {
         self.halt.unrecorded(cause)
     }
 
-    /// Why nothing may be written any more, when nothing may.
+    /// Returns why nothing may be written any more, or `None` if writing is allowed.
     pub fn halted(&self) -> Option<String> {
         self.halt.why()
     }
@@ -306,7 +307,7 @@ impl Store {
         self.halt.is_halted()
     }
 
-    /// Notes who has the project, for messages.
+    /// Records which process holds the project, for messages.
     pub fn write_holder(&self, note: &HolderNote) -> Result<()> {
         self.vitally(|| self.dirs.write_holder(note))
     }

@@ -1,7 +1,7 @@
 //! What operations did, path by path, so that `undo` can reverse them.
 //!
-//! An operation is what was recorded in one transaction: its events have one id, and in their rows, beside what `log`
-//! tells, what each did. Contents are kept by their hashes, as backups are and no longer.
+//! An operation is what was recorded in one transaction: its events share an id, and their rows have, beside what `log`
+//! tells, what each did. Contents are kept by hash, as those of backups are, and no longer.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -20,15 +20,15 @@ use crate::sys::tree::Place;
 /// A file or symlink as it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Version {
-    /// None where it was too large to be hashed while its writer waited: size and time tell it then.
+    /// `None` if it was too large to be hashed while its writer waited: then size and time identify it.
     pub content: Option<Kept>,
     pub size: u64,
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
     pub mtime: Timestamp,
-    /// What the owning group may do, where an access list bounds that and does not come back with the file: then the
-    /// group's bits of the mode are the list's mask.
+    /// What the owning group may do, if an access list bounds that and does not come back with the file: the group's bits
+    /// of the mode are then the list's mask.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<u32>,
 }
@@ -53,22 +53,22 @@ impl DirLooks {
         Self { mode: meta.mode, uid: meta.uid, gid: meta.gid }
     }
 
-    /// Of one at `place` that is about to go: its access list does not come back with it, and lends the owning group
-    /// nothing then.
+    /// The looks of a directory at `place` that is about to go: its access list does not come back with it, and then
+    /// lends the owning group nothing.
     pub fn of_going(place: &Place, meta: &Meta) -> std::io::Result<Self> {
         let dir = File::from(place.open(OFlags::PATH | OFlags::DIRECTORY)?);
         let mode = file::mode_beside_list(meta.mode, file::masked_group(&dir, meta.mode), None)?;
         Ok(Self { mode, ..Self::of(meta) })
     }
 
-    /// To a directory made a moment ago, of which the umask has had its share.
+    /// Gives these looks to a directory made a moment ago, whose mode the umask has reduced.
     pub fn give(&self, dir: &Place) -> std::io::Result<()> {
-        // The mode last: an owner takes set-id bits away.
+        // The mode comes last: a change of owner takes set-id bits away.
         dir.give_owner(self.uid, self.gid).and_then(|()| dir.set_mode(self.mode))
     }
 }
 
-/// A record may have the permissions alone.
+/// Reads a record that may have the permissions alone.
 pub(super) fn looks_or_mode<'de, D: Deserializer<'de>>(record: D) -> std::result::Result<Option<DirLooks>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -83,14 +83,14 @@ pub(super) fn looks_or_mode<'de, D: Deserializer<'de>>(record: D) -> std::result
     Ok(Option::<Recorded>::deserialize(record)?.map(looks))
 }
 
-/// A FIFO, socket or device, all of it.
+/// All there is to a FIFO, socket or device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeLooks {
     pub kind: FileKind,
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
-    /// Which device it is; 0 for others.
+    /// The device that it is; 0 for a FIFO or socket.
     pub device: u64,
     pub atime: Timestamp,
     pub mtime: Timestamp,
@@ -106,13 +106,13 @@ impl NodeLooks {
 /// What became of a path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Effect {
-    /// A file or symlink came, changed or went. `shared`: it has further names, which show the same.
+    /// A file or symlink came, changed or went. If `shared`, it has further names, which show the same.
     Content {
         before: Option<Version>,
         after: Option<Version>,
         shared: bool,
     },
-    /// It is one more name of what is at `of`.
+    /// The path is one more name of what is at `of`.
     Linked {
         of: RelPath,
     },
@@ -121,13 +121,13 @@ pub enum Effect {
     /// A FIFO, socket or device came.
     SpecialMade,
     SpecialRemoved(NodeLooks),
-    /// What was at `from` is here; `onto`: the empty directory that it took the place of.
+    /// What was at `from` is here, possibly in the place of an empty directory that looked like `onto`.
     Renamed {
         from: RelPath,
         #[serde(default, deserialize_with = "looks_or_mode")]
         onto: Option<DirLooks>,
     },
-    /// `other` is what stands at `with` now, where that is known.
+    /// The path and `with` changed places. `other` is what stands at `with` now, where that is known.
     Exchanged {
         with: RelPath,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -142,27 +142,27 @@ pub enum Effect {
         before: (u32, u32),
         after: (u32, u32),
     },
-    /// Of last access and modification.
+    /// The times of last access and modification.
     Times {
         before: (Timestamp, Timestamp),
         after: (Timestamp, Timestamp),
     },
-    /// An extended attribute; none: there is none of this name.
+    /// An extended attribute; `None` if there is none of this name.
     Xattr {
         name: Vec<u8>,
         before: Option<Vec<u8>>,
         after: Option<Vec<u8>>,
     },
-    /// A held change went from the view. `content` is what it would have landed, without content for a directory; none: a
-    /// deletion.
+    /// A held change went from the view. `content` is what it would have landed, without content for a directory, and
+    /// `None` for a deletion.
     Discarded {
         row: Box<UpperRow>,
         content: Option<Version>,
-        /// Those of its own.
+        /// The attributes of its own.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         xattrs: Vec<Xattr>,
-        /// What was held in its place from then on: its rest, where some of its hunks went; the whole, where an undo had
-        /// that take the place of its rest.
+        /// What was held in its place from then on: its rest, if some of its hunks went, or the whole, if an undo put
+        /// that in the place of its rest.
         #[serde(default, alias = "rest", skip_serializing_if = "Option::is_none")]
         instead: Option<ChangeId>,
     },
@@ -184,7 +184,7 @@ impl Inode {
         Self { number: meta.inode, btime: meta.btime }
     }
 
-    /// File systems that lie on top of others may number their inodes anew: there everything may be.
+    /// True if `meta` may be this inode. A stacked file system may number its inodes anew: there any inode may be.
     pub fn may_be(self, meta: &Meta, births: Births) -> bool {
         let key = InodeKey { device: meta.device, inode: self.number, btime: self.btime };
         births == Births::Move || births.may_be_one(key, meta.key())
@@ -195,7 +195,7 @@ impl Inode {
 pub struct PathEffect {
     pub path: RelPath,
     pub effect: Effect,
-    /// What stood at the path then, where that tells whether it still does.
+    /// What stood at the path then, if that tells whether it still does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inode: Option<Inode>,
 }
@@ -209,7 +209,7 @@ impl PathEffect {
         Self { inode: there.map(Inode::of), ..Self::new(path, effect) }
     }
 
-    /// Whether what had been at a path before is not there any more after it.
+    /// True if the effect takes away what was at a path before it.
     fn takes_away(&self, path: &RelPath) -> bool {
         match &self.effect {
             Effect::Renamed { from, .. } => path.is_within(from),
@@ -220,7 +220,7 @@ impl PathEffect {
     }
 }
 
-/// What was done at once.
+/// All that was done at once, as one operation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Operation {
     pub id: OperationId,
@@ -230,7 +230,7 @@ pub struct Operation {
 }
 
 impl Effect {
-    /// Whether it is on what stands at a path, and not on its looks or its place: what a landing reverses with others.
+    /// True if it changes what stands at a path, not its looks or its place. A landing can reverse such effects together.
     pub(super) fn is_on_entry(&self) -> bool {
         matches!(
             self,
@@ -240,7 +240,7 @@ impl Effect {
 }
 
 impl Operation {
-    /// What came of a path one after the other is what came of it in all.
+    /// Adds an effect. Successive contents of one path become a single effect.
     fn add(&mut self, done: PathEffect) {
         if let Effect::Content { after, shared, .. } = &done.effect
             && let Some(Effect::Content { after: last, shared: was_shared, .. }) =
@@ -254,7 +254,7 @@ impl Operation {
 }
 
 impl Store {
-    /// Whether the log tells that what an operation was done to is not at its path any more: taken away by what still stands.
+    /// True if, by the log, the operation's object is no longer at `path`, taken away by an operation that still stands.
     pub fn was_taken_away(&self, operation: &Operation, path: &RelPath) -> Result<bool> {
         let history = self.history()?;
         let since = || history.iter().take_while(|(event, _)| event.seq > operation.id.first_event());
@@ -263,7 +263,7 @@ impl Store {
         Ok(standing.any(|(_, effects)| effects.iter().any(|done| done.takes_away(path))))
     }
 
-    /// None where no operation has this id, or its events are gone. One that only had something held has no effects.
+    /// Returns `None` if there is no such operation, or its events are gone. One that only held something has no effects.
     pub fn operation(&self, id: OperationId) -> Result<Option<Operation>> {
         let rows = {
             let database = self.reading()?;
@@ -277,13 +277,13 @@ impl Store {
         let mut operation = Operation { id, events: Vec::new(), effects: Vec::new() };
         for row in rows {
             let (event, effects) = parse_row::<EventDraft>(&row, self.dirs.describe())?.into_parts();
-            // Not where a message says the same words.
+            // The query also finds messages that have the same words.
             if event.operation.as_deref() == Some(&id.to_string()) {
                 operation.events.push(event);
                 effects.into_iter().for_each(|done| operation.add(done));
             }
         }
-        // Of one whose first event went with the oldest of the log, others may be gone too: half of it is not undone.
+        // If its first event went with the oldest of the log, others may be gone too: no operation is undone by half.
         let is_whole = operation.events.first().is_some_and(|first| first.seq == id.first_event());
         Ok(Some(operation).filter(|_| is_whole))
     }
@@ -292,13 +292,13 @@ impl Store {
 /// Begins the message of an event by which an operation undid another.
 const UNDOES: &str = "undoes ";
 
-/// What the event of an undo says.
+/// Returns the message of an undo's event.
 pub fn undoes(operation: OperationId) -> String {
     format!("{UNDOES}{operation}")
 }
 
-/// Those of which an undo stands that was not undone in its turn, by events from the last one on: what may have undone an
-/// undo came after it.
+/// Returns the operations of which an undo stands that was not itself undone. The latest event comes first, because what
+/// undid an undo came after it.
 pub fn undone_in<'e>(events: impl Iterator<Item = &'e Event>) -> HashSet<OperationId> {
     let mut undone = HashSet::new();
     for event in events.filter(|event| event.event == EventName::Undone) {

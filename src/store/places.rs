@@ -1,8 +1,8 @@
-//! Where content stands, as the database knows it: in the state directory, or in directories that variables name.
+//! The places of content, as the database knows them: the state directory, or directories that variables name.
 //!
-//! A start that is given others than the last one had finds nothing of what is held or kept. Taken for lost, its rows would
-//! go, and with the next start its files. So such a start is refused before it changes anything. Where the content is found
-//! all the same, moved by a person, or there is none, the places are new ones.
+//! A start that is given other places than the last one finds nothing of what is held or kept. If that were taken for
+//! lost, its rows would go, and with the next start its files. So such a start is refused before it changes anything. If
+//! the content is found all the same, because a person has moved it, or there is none, the new places are noted.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::protocol::DirPath;
 
 const PLACES: &str = "places";
 
-/// The directories given for content; none where it stands in the state directory.
+/// The directories given for content; `None` if it stands in the state directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Places {
     pub stage: Option<DirPath>,
@@ -31,7 +31,7 @@ impl Places {
 }
 
 impl Store {
-    /// Comes before anything that takes what is missing for lost, or for landed.
+    /// Called before anything that takes what is missing for lost, or for landed.
     pub(super) fn check_places(&self) -> Result<()> {
         let (now, noted) = (self.dirs.places(), self.noted_places()?);
         if noted.as_ref() == Some(now) {
@@ -50,7 +50,7 @@ impl Store {
         }
     }
 
-    /// Whether what is missing in the places of this start is lost: they are those in which it was put.
+    /// True if what is missing in the places of this start is lost, because it was put there.
     pub(super) fn knows_places(&self) -> Result<bool> {
         Ok(self.noted_places()?.as_ref() == Some(self.dirs.places()))
     }
@@ -67,8 +67,8 @@ impl Store {
         })
     }
 
-    /// A landing that was broken off may be of a file of upper that no row tells of: how far it came is to be asked where
-    /// that was.
+    /// True also if there is an intent: a landing that was broken off may be of an upper file without a row, and how far
+    /// it came can only be told in the place where that file was.
     fn misses_upper_files(&self) -> Result<bool> {
         if !self.load_intents()?.is_empty() {
             return Ok(true);
@@ -98,7 +98,7 @@ impl Store {
     }
 }
 
-/// `what` is held or kept, in the place that `variable` had named.
+/// The error for content that is `what`, held or kept, in the place that `variable` named before.
 fn elsewhere(what: &str, variable: &str, before: Option<&DirPath>) -> Error {
     let why = match before {
         Some(DirPath(path)) => format!(

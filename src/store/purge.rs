@@ -1,8 +1,8 @@
-//! Letting backups go by age, number and quota, oldest first; never the only copy of something still needed.
+//! Lets backups go by age, number and quota, oldest first, but never the only copy of something still needed.
 //!
-//! A purge runs beside landings. What it must not take: what the caller says is needed, what an intent names, and what
-//! somebody has staged or opened a moment ago, for that may be about to be named. [`Store::note_use`] comes before the
-//! content gets its place, and a purge looks and takes under the same lock, so that one of the two sees the other.
+//! A purge runs beside landings. It must not take what the caller says is needed, what an intent names, and what was
+//! staged or opened a moment ago, because that may be about to be named. [`Store::note_use`] comes before the content
+//! gets its place, and a purge looks and takes under the same lock, so that one of the two sees the other.
 
 #[cfg(test)]
 mod tests;
@@ -23,34 +23,34 @@ use crate::model::{Digest, RelPath};
 use crate::policy::settings::BackupLimits;
 use crate::sys::RenameFlags;
 
-/// Content that was staged or opened so long ago is named by now by whoever did that, or never will be. The longest in
+/// Content that was staged or opened so long ago has been named by now, or never will be. The longest that can come in
 /// between is a judging, which is bounded, and a confirm, which syncs to disk.
 const USE_MAX: Duration = Duration::from_secs(600);
 
-/// How often backups are looked through for age when hardly anything is kept.
+/// How often backups are checked for age when hardly anything is kept.
 const PURGE_INTERVAL: Duration = Duration::from_secs(600);
 
-/// The least between two purges: each looks at all backups.
+/// The shortest time between two purges: each looks at all backups.
 const PURGE_PAUSE: Duration = Duration::from_secs(30);
 
-/// So much kept since the last purge may be past a limit: more backups than one path may have, a sixteenth of the quota.
+/// If this much was kept, a limit may be passed: more backups than one path may have, or a sixteenth of the quota.
 const KEPT_MAX: u64 = 128;
 const KEPT_BYTES_MAX: u64 = 64 << 20;
 
-/// So many events are a tenth of what the log may have.
+/// This many events are a tenth of what the log may have.
 const RECORDED_MAX: u64 = 4096;
 
-/// Rows deleted in one transaction. Who waits to commit comes before the next: the lock is handed over.
+/// Rows deleted in one transaction. A thread that waits to commit comes before the next one: the lock is handed over.
 const BATCH: usize = 64;
 
 /// What is known between purges.
 #[derive(Default)]
 pub(super) struct Purging {
-    /// When content was staged or opened last.
+    /// When each content was last staged or opened.
     used: Mutex<HashMap<Digest, Instant>>,
     kept: Mutex<KeptSince>,
     due: Condvar,
-    /// One purge at a time, and none while uses are forgotten: it goes by what was used before it began.
+    /// One purge at a time, and none while uses are forgotten, since a purge goes by what was used before it began.
     one: Mutex<()>,
     pub(super) measured: Mutex<Measured>,
 }
@@ -61,7 +61,7 @@ struct KeptSince {
     backups: u64,
     bytes: u64,
     events: u64,
-    /// Not before this.
+    /// The next purge does not begin before this.
     earliest: Option<Instant>,
     is_ending: bool,
 }
@@ -77,7 +77,7 @@ impl Purging {
         let mut kept = self.kept.lock();
         let was_much = kept.is_much();
         (kept.backups, kept.bytes) = (kept.backups + backups, kept.bytes.saturating_add(bytes));
-        // Once: who waits for the next purge need not be woken by each landing.
+        // Only once: a thread that waits for the next purge need not be woken by each landing.
         if !was_much && kept.is_much() {
             self.due.notify_all();
         }
@@ -94,18 +94,18 @@ impl Purging {
 }
 
 impl Store {
-    /// Somebody is about to name this content, or to read it.
+    /// Notes that this content is about to be named, or to be read.
     pub(super) fn note_use(&self, digest: Digest) {
         self.purging.used.lock().insert(digest, Instant::now());
     }
 
-    /// Nobody is in the middle of anything any more.
+    /// Called when nothing is under way any more, so that no content is in use.
     pub fn forget_uses(&self) {
         let _none_purges = self.purging.one.lock();
         self.purging.used.lock().clear();
     }
 
-    /// Sleeps until a purge is worth its while: false when there will be none any more.
+    /// Sleeps until a purge is worth its while. Returns false if there will be none any more.
     pub fn wait_for_purge(&self) -> bool {
         let mut kept = self.purging.kept.lock();
         let until = Instant::now() + PURGE_INTERVAL;
@@ -117,7 +117,7 @@ impl Store {
         !is_ending
     }
 
-    /// Answers who waits for a purge.
+    /// Ends the wait for a purge.
     pub fn end_purges(&self) {
         self.purging.kept.lock().is_ending = true;
         self.purging.due.notify_all();
@@ -127,7 +127,7 @@ impl Store {
     pub fn purge(&self, limits: &BackupLimits, needed: &HashSet<Digest>) -> Result<usize> {
         let _one_at_a_time = self.purging.one.lock();
         let begun = Instant::now();
-        // Before the backups: what an intent names now may have become one when they are read.
+        // Before the backups are read: what an intent names now may have become a backup by then.
         let promised = self.promised()?;
         let age_max = limits.age_max.map_or(i64::MAX, |age| i64::try_from(age.as_millis()).unwrap_or(i64::MAX));
         let oldest = super::now_millis().saturating_sub(age_max);
@@ -149,7 +149,7 @@ impl Store {
         Ok(doomed.len())
     }
 
-    /// What the content of a backup takes on disk: by its holes nobody drives the others out.
+    /// Returns what the content of a backup takes on disk. Its holes must not drive other backups out.
     fn room_taken(&self, backup: &Dated) -> Result<u64> {
         if backup.size <= content::INLINE_BYTES_MAX {
             return Ok(backup.size);
@@ -159,10 +159,10 @@ impl Store {
         Ok(kept.map_or(backup.size, |meta| backup.size.min(meta.blocks.saturating_mul(512))))
     }
 
-    /// What changes were based on that have been discarded since the time `oldest`, for as long as they can be held again:
-    /// what they came to is `named`, or they came to nothing.
+    /// Returns the bases of changes that have been discarded since the time `oldest` and can be held again, because what
+    /// they came to is `named`, or they came to nothing.
     fn bases_of_discarded(&self, named: &HashSet<Digest>, oldest: i64) -> Result<Vec<Digest>> {
-        // All rows, so that nobody waits until those that count have been found.
+        // Selects all rows, so that no thread has to wait until those that count have been found.
         let query = "SELECT seq, CASE WHEN instr(row, '\"Discarded\"') > 0 THEN row ELSE '' END FROM event
                      WHERE seq > ?1 ORDER BY seq LIMIT ?2";
         let effects = self.in_pieces(query, 0, |_: &i64, row: &String| {
@@ -183,7 +183,7 @@ impl Store {
         Ok(effects.iter().flatten().filter_map(base).flatten().collect())
     }
 
-    /// The hashes of all content that has a row, or a file: on a full disk one may have come without the other.
+    /// Returns the hashes of all content that has a row or a file: on a full disk one may have come without the other.
     fn contents(&self) -> Result<HashSet<Digest>> {
         let query = "SELECT sha256, '' FROM content WHERE sha256 > ?1 ORDER BY sha256 LIMIT ?2";
         let rows = self.in_pieces(query, String::new(), |hex, _: &String| Ok(Digest::parse(hex)))?;
@@ -191,25 +191,25 @@ impl Store {
         Ok(rows.into_iter().flatten().chain(files.iter().filter_map(|name| Digest::parse(name))).collect())
     }
 
-    /// What landings under way need.
+    /// Returns the content that landings under way need.
     pub(super) fn promised(&self) -> Result<HashSet<Digest>> {
         let database = self.reading()?;
         promised_in(&database, self.dirs.describe())
     }
 
-    /// Deletes content that no backup named when a purge had `begun`, as far as nobody has asked for it since: whoever
-    /// names content notes its use before. Rows first: a crash in between leaves files without a row, which cost space
-    /// until the next start and lose nothing.
+    /// Deletes content that no backup named when a purge had `begun`, unless a use of it was noted since, which comes
+    /// before it is named. Rows go first: a crash in between leaves files without a row, which cost space until the next
+    /// start and lose nothing.
     fn drop_content(&self, orphans: &[Digest], begun: Instant) -> Result<()> {
         let trash = self.take_away(orphans, begun)?;
-        // What lasts, when nobody waits for it any more.
+        // This takes long, and no thread waits for it any more.
         trash.iter().try_for_each(|name| content::remove_file(&self.dirs, name))
     }
 
-    /// Gives the names under which files wait for their removal.
+    /// Returns the names under which files wait for their removal.
     fn take_away(&self, orphans: &[Digest], begun: Instant) -> Result<Vec<String>> {
-        // On a full disk that waits for whoever writes in the room that is kept, and who does may be about to note a use.
-        // What comes to wait after it is promised still.
+        // Before the locks: on a full disk this waits for the thread that writes in the reserve, which may be about to
+        // note a use. A record that comes to wait after this still has its intent.
         self.record_waiting()?;
         let used = self.purging.used.lock();
         let mut database = self.database.lock();
@@ -227,7 +227,7 @@ impl Store {
         Ok(aside.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
 
-    /// None where the content had no file.
+    /// Returns `None` if the content had no file.
     fn set_aside(&self, digest: Digest) -> Result<Option<String>> {
         let name = content::passing_name();
         let (place, aside) = (self.dirs.content_place(&digest.to_string())?, self.dirs.content_place(&name)?);
@@ -239,7 +239,7 @@ impl Store {
     }
 }
 
-/// What intents in the database need.
+/// Returns the content that intents in the database need.
 fn promised_in(database: &Database, state: &str) -> Result<HashSet<Digest>> {
     let mut statement = database.reader().prepare_cached("SELECT row FROM intent")?;
     let rows = statement.query_map([], |row| row.get::<_, String>(0))?.collect::<rusqlite::Result<Vec<_>>>()?;
@@ -250,7 +250,7 @@ fn promised_in(database: &Database, state: &str) -> Result<HashSet<Digest>> {
     Ok(promised)
 }
 
-/// Of a backup, what says whether it stays.
+/// The part of a backup that decides whether it stays.
 #[derive(Deserialize)]
 struct Dated {
     name: String,
@@ -260,8 +260,8 @@ struct Dated {
     created: i64,
 }
 
-/// The names of backups past a limit, and what the others name; `backups` come newest first, and take the room that
-/// `room` says. One that has no room beside the newer ones that stay goes, and drives no other out.
+/// Returns the names of backups past a limit, and the content that the others name. `backups` come newest first, and take
+/// the space that `room` returns. One without space beside the newer ones that stay goes, and drives no other out.
 fn beyond<'a>(
     backups: &'a [Dated],
     limits: &BackupLimits,
@@ -274,7 +274,7 @@ fn beyond<'a>(
     for backup in backups {
         let number = per_path.entry(&backup.path).or_default();
         let is_wanted = backup.created >= oldest && *number < limits.per_path_max as usize;
-        // The same content is kept once.
+        // Content is kept once, however many backups have it.
         let needed = if named.contains(&backup.digest) { 0 } else { room(backup)? };
         if is_wanted && needed <= left {
             *number += 1;

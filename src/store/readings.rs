@@ -1,8 +1,8 @@
 //! What readers have received: for each session of a user the texts it was last given, and how many bytes that saved.
 //!
-//! Kept over unmounts, within bounds: of sessions the latest [`SESSIONS_MAX`], of texts the latest [`TEXTS_MAX`] and
-//! [`TEXT_BYTES_MAX`]. A reader who is forgotten reads as if for the first time, which costs bytes and nothing else. Texts
-//! are rows of their own and not in `content`: no purge counts them, and who resets them has them gone.
+//! Kept over unmounts, within bounds: the latest [`SESSIONS_MAX`] sessions, and the latest [`TEXTS_MAX`] texts up to
+//! [`TEXT_BYTES_MAX`]. A reader that is forgotten reads as if for the first time, which costs bytes and nothing else.
+//! Texts are rows of their own and not in `content`, so no purge counts them, and a reset removes them.
 
 use rusqlite::{OptionalExtension, Row};
 
@@ -13,14 +13,14 @@ use crate::sys::sqlite::Transaction;
 /// Sessions that are remembered: more than a team of agents has at work on one project.
 const SESSIONS_MAX: usize = 64;
 
-/// Texts of all of them together, and their bytes.
+/// Texts of all sessions together, and their bytes.
 const TEXTS_MAX: u64 = 4096;
 const TEXT_BYTES_MAX: u64 = 64 << 20;
 
-/// Counters of reads without a session, and of sessions that are forgotten, have this for a name: no session has.
+/// The session name for counts of reads without a session, and of sessions that are forgotten. No session has this name.
 const NOBODY: &str = "";
 
-/// A session as one user's: another one's of the same name is another.
+/// A session of one user. Another user's session of the same name is a different one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reader {
     pub uid: u32,
@@ -42,7 +42,7 @@ pub struct Counted {
     pub returned: u64,
 }
 
-/// What has been counted for one session; none: for nobody in particular.
+/// What has been counted for one session; `None` for reads without one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MeterRow {
     pub uid: u32,
@@ -68,7 +68,7 @@ impl Store {
         baseline.transpose()
     }
 
-    /// The text of a baseline. None where the session has received another, or was forgotten, since.
+    /// Returns the text of a baseline, or `None` if the session has received another since, or was forgotten.
     pub fn received_text(&self, reader: &Reader, path: &RelPath, baseline: &Baseline) -> Result<Option<Vec<u8>>> {
         let database = self.reading()?;
         let mut statement = database.reader().prepare_cached(
@@ -78,7 +78,7 @@ impl Store {
         Ok(statement.query_row(row, |row| row.get(0)).optional()?)
     }
 
-    /// A session has received a text.
+    /// Notes that a session has received a text.
     pub fn note_received(&self, reader: &Reader, path: &RelPath, digest: Digest, text: &[u8]) -> Result<()> {
         self.database.lock().write(|tx| {
             forget(tx, reader, Some(path))?;
@@ -91,7 +91,7 @@ impl Store {
         })
     }
 
-    /// A session has made `made` of `base`. Where that is what it has, or has made before, it knows the one as well.
+    /// Notes that a session has made `made` of `base`. If it has received or made `base`, it knows `made` as well.
     pub fn note_own_edit(&self, reader: &Reader, path: &RelPath, base: Digest, made: Digest) -> Result<()> {
         self.database.lock().write(|tx| {
             let mut update = tx.prepare_cached(
@@ -109,7 +109,7 @@ impl Store {
         self.database.lock().write(|tx| forget(tx, reader, path))
     }
 
-    /// Counts one read of a user, of a session or of nobody in particular.
+    /// Counts one read of a user, in a session or without one.
     pub fn count_read(&self, uid: u32, session: Option<&str>, counted: Counted) -> Result<()> {
         self.database.lock().write(|tx| {
             count(tx, uid, session.unwrap_or(NOBODY), 1, counted)?;
@@ -117,7 +117,7 @@ impl Store {
         })
     }
 
-    /// The latest reader first. Of one user, or of all.
+    /// Returns the counts of one user or of all, the latest reader first.
     pub fn meters(&self, uid: Option<u32>, session: Option<&str>) -> Result<Vec<MeterRow>> {
         let database = self.reading()?;
         let mut statement = database.reader().prepare_cached(
@@ -128,7 +128,7 @@ impl Store {
         Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
     }
 
-    /// Begins to count anew. What was received stays known.
+    /// Begins to count from zero. What was received stays known.
     pub fn reset_meters(&self, uid: Option<u32>, session: Option<&str>) -> Result<()> {
         self.database.lock().write(|tx| {
             let mut reset = tx.prepare_cached(
@@ -171,7 +171,7 @@ fn count(tx: &Transaction<'_>, uid: u32, session: &str, reads: i64, counted: Cou
     Ok(())
 }
 
-/// What was counted of the sessions that go is nobody's from then on.
+/// The counts of the sessions that go are added to those of [`NOBODY`].
 fn drop_old_sessions(tx: &Transaction<'_>) -> Result<()> {
     let old = {
         let mut statement = tx.prepare_cached(

@@ -1,4 +1,4 @@
-//! What a process that died left behind: finished where it can be, undone as a whole where it cannot.
+//! Recovery after a process that died: its landings are finished where possible, and otherwise undone as a whole.
 //!
 //! Runs before the first request, under the lock, and is idempotent: a second run finds nothing. The journal is read as
 //! if an enemy wrote it: paths cannot leave the tree, and only names of our own pattern are removed.
@@ -41,7 +41,7 @@ impl Recovered {
         *self == Self::default()
     }
 
-    /// Each path with what became of it, in words.
+    /// Returns each path with what became of it, in words.
     pub fn told(&self) -> impl Iterator<Item = (&RelPath, &'static str)> {
         let told = [
             (&self.finished, "its interrupted landing was finished"),
@@ -52,7 +52,7 @@ impl Recovered {
         told.into_iter().flat_map(|(paths, words)| paths.iter().map(move |path| (path, words)))
     }
 
-    /// Tells it in the log, by the transaction that decides it: nobody else will know.
+    /// Records this in the event log, in the transaction that decides it: no later process will know.
     pub(super) fn record(&self, tx: &Transaction<'_>) -> Result<()> {
         let event = |(path, words): (&RelPath, &str)| {
             EventDraft::new(EventName::Recovered).with(|event| {
@@ -76,7 +76,7 @@ impl Recovered {
 impl Store {
     pub fn recover(&self, lower: &Tree) -> Result<Recovered> {
         let mut recovered = Recovered::default();
-        // Where room must be made for it, it goes on from where it was.
+        // If disk space has to be freed first, recovery goes on from where it was.
         self.vitally(|| self.recover_once(lower, &mut recovered))?;
         self.database.lock().pass_saved_uppers(&self.dirs)?;
         Ok(recovered)
@@ -104,7 +104,7 @@ impl Store {
         Ok(())
     }
 
-    /// Removes what landings could not remove, now that nobody lands anything.
+    /// Removes what landings could not remove, at a time when none is under way.
     pub fn clear_up(&self, lower: &Tree) -> Result<()> {
         self.record_waiting()?;
         let left_over = std::mem::take(&mut *self.left_over.lock());
@@ -115,7 +115,7 @@ impl Store {
         })
     }
 
-    /// Records what the process that died knew to be done. Nobody looks at it: others may have come after it.
+    /// Records what the dead process knew to be done, without a look at the paths: others may have changed them since.
     fn record_done(&self) -> Result<()> {
         let mut intents = self.load_intents()?;
         let done: Vec<i64> = intents.iter().flat_map(|(_, intent)| intent.done.iter().copied()).collect();
@@ -144,8 +144,8 @@ impl Store {
         .collect()
     }
 
-    /// Finishes or undoes one landing. Gives what may wait under temporary names, in the order in which these can go: what
-    /// waits in a directory goes before that directory.
+    /// Finishes or undoes one landing. Returns what may wait under temporary names, in the order in which these can go:
+    /// what waits in a directory comes before that directory.
     pub(super) fn decide_intent(
         &self,
         (lower, project): (&Tree, Project),
@@ -162,8 +162,8 @@ impl Store {
         };
         let mut foreign = paths(Progress::Foreign);
         foreign.extend(unreachable);
-        // Of what was promised and not begun nobody has been told that it is done: perhaps that it is not, by a landing
-        // that was undone and could not say so here.
+        // A landing that was promised but not begun has not been reported as done. It may have been reported as failed,
+        // if it was undone and its intent could not be retracted.
         let is_begun = match staged.is_empty() {
             true => are_there(lower, &intent.made)?,
             false => progress.iter().any(|one| matches!(one, Progress::Done | Progress::Torn)),
@@ -176,7 +176,7 @@ impl Store {
             true => self.record_finished(lower, (id, intent), &staged, gone)?,
             false => self.undo_and_record((id, intent), &staged, foreign)?,
         });
-        // As after any landing: what waits may be needed as long as a power cut can take back what was decided.
+        // As after any landing: what waits may be needed as long as a power cut can take the decision back.
         if staged.len() > 1 {
             self.sync()?;
         }
@@ -191,7 +191,7 @@ impl Store {
         gone: Vec<RelPath>,
     ) -> Result<Recovered> {
         let intent = self.spare_written(lower, intent)?;
-        // Noted with what decides: a death right after it leaves only names that the notes tell.
+        // Noted in the transaction that decides: a crash right after it leaves only names that the notes list.
         let waiting = if sweep_early(staged, self) { Vec::new() } else { sweep_notes(staged) };
         let finished = staged.iter().map(|staged| staged.step.path.clone()).chain(gone).collect();
         let decided = Recovered { finished, ..Recovered::default() };
@@ -211,7 +211,7 @@ impl Store {
     ) -> Result<Recovered> {
         foreign.extend(self.undo_all(staged)?);
         let waiting = sweep_notes(staged);
-        // What an outsider has replaced since may have been the only place of the old content.
+        // An entry that an outsider has replaced since may have been the only place of the old content.
         let kept = if foreign.is_empty() { &[][..] } else { &intent.backups };
         let undone = staged.iter().map(|staged| staged.step.path.clone()).collect();
         let decided = Recovered { undone, foreign, ..Recovered::default() };
@@ -230,15 +230,15 @@ impl Store {
             Progress::Torn => staged.write_again(self),
             Progress::Done | Progress::Foreign => Ok(()),
         })?;
-        // What is in a directory before it: it may let nothing in any more then.
+        // Entries come before the directory they are in, whose final mode may let nothing in any more.
         staged.iter().rev().try_for_each(Staged::dress)?;
         staged.iter().try_for_each(Staged::sync_rewritten)?;
-        // Before the intent goes, whose process may have promised that it lasts.
+        // Synced before the intent goes: its process may have promised that the landing lasts.
         sync_names(staged)
     }
 
-    /// Asks again how far each step is: a failed attempt to finish may have gone on from where it was found. Gives the paths
-    /// that have become somebody's meanwhile, who keeps them.
+    /// Asks each step again how far it is, because a failed attempt to finish may have taken it further. Returns the
+    /// paths that others have taken meanwhile, and keep.
     fn undo_all(&self, staged: &[Staged]) -> Result<Vec<RelPath>> {
         let mut foreign = Vec::new();
         for staged in staged.iter().rev() {
@@ -246,18 +246,18 @@ impl Store {
                 continue;
             }
             match staged.undo(self) {
-                // Somebody has its name now: it stays under the one that it got.
+                // Its old name has been taken: it stays under the new one.
                 Err(err) if err.errno() == libc::EEXIST => foreign.push(staged.step.path.clone()),
                 undone => undone?,
             }
         }
         staged.iter().try_for_each(Staged::sync_rewritten)?;
-        // What was to land waits in upper as before, whatever the disk says.
+        // An error is only logged: what was to land waits in upper as before.
         sync_names(staged).unwrap_or_else(|err| log::error!("after an undone landing: {err}"));
         Ok(foreign)
     }
 
-    /// Removes the temporary names that finished landings had no time to remove. The note of one that stays does, too.
+    /// Removes the temporary names that finished landings had no time to remove. If a name stays, so does its note.
     fn sweep_noted(&self, sweep: &mut Sweep<'_>) -> Result<usize> {
         let mut noted: Vec<(i64, Option<SweepNote>)> = {
             let database = self.reading()?;
@@ -266,7 +266,7 @@ impl Store {
                 statement.query_map([], |row| Ok((row.get(0)?, SweepNote::parse(&row.get::<_, Vec<u8>>(1)?))))?;
             rows.collect::<rusqlite::Result<_>>()?
         };
-        // What is to be kept of a name, before all names of its directory go; else as they were noted (`sweep_notes`).
+        // Names with something to keep come before sweeps of their directory; else the order of `sweep_notes` stays.
         noted.sort_by_key(|(_, note)| note.as_ref().is_none_or(|note| note.of.is_none()));
         let (mut swept, mut done) = (0, Vec::new());
         for (id, note) in noted {
@@ -292,8 +292,8 @@ impl Store {
         sweep.name(&note.at).map(usize::from)
     }
 
-    /// What somebody wrote before it came to stand under a temporary name, or put into a directory that stands there, is his:
-    /// a backup by its path.
+    /// Makes a backup, by its path, of what another program wrote before it came to stand under a temporary name, or put
+    /// into a directory that stands there.
     fn keep_theirs(&self, lower: &Tree, at: &RelPath, of: &RelPath) -> Result<()> {
         match lower.place(at) {
             Err(err) if is_absent(&err) => Ok(()),
@@ -301,14 +301,14 @@ impl Store {
         }
     }
 
-    /// Removes temporary names that no intent came to tell of. They stand beside what was being landed.
+    /// Removes temporary names that no intent tells of, since the crash came first. They stand beside what was to land.
     fn sweep_strays(&self, sweep: &Sweep<'_>) -> Result<usize> {
         let rows = self.load_upper()?;
         let dirs: HashSet<RelPath> = rows.iter().flat_map(|row| &row.names).filter_map(RelPath::parent).collect();
         dirs.iter().map(|dir| told_if_it_stays(sweep.dir(dir)).map(Option::unwrap_or_default)).sum()
     }
 
-    /// Removes upper files that no row speaks of: their landing was recorded, their removal was not reached.
+    /// Removes upper files without a row: those that were being made, and those that a recorded landing left behind.
     fn sweep_stage(&self) -> Result<usize> {
         let owned: HashSet<UpperId> =
             self.load_upper()?.iter().filter(|row| row.what != What::Whiteout).map(|row| row.id).collect();
@@ -320,8 +320,8 @@ impl Store {
         Ok(swept)
     }
 
-    /// Removes the directories that finished landings had no time to remove, and those made for landings that did not
-    /// come to pass; deepest first. The note of one that stays does, too.
+    /// Removes, deepest first, the directories that finished landings had no time to remove and those made for landings
+    /// that did not come about. If a removal fails, its note stays, and so do those of the directories above.
     fn remove_doomed(&self, lower: &Tree) -> Result<()> {
         let mut doomed = {
             let database = self.reading()?;
@@ -345,12 +345,12 @@ impl Store {
         self.database.lock().write(|tx| done.iter().try_for_each(|dir| spare_dir(tx, dir)))
     }
 
-    /// The notes of names that are gone; forgotten with the next note, for free.
+    /// Forgets the notes of names that are gone. They are deleted along with the next note, for free.
     pub(super) fn swept(&self, notes: Vec<i64>) {
         self.database.lock().swept.extend(notes);
     }
 
-    /// The notes of directories that have gone are forgotten at once: one made anew under such a name must stay.
+    /// Forgets the notes of directories that are gone, and at once: a new directory under such a name must stay.
     pub(super) fn dirs_gone(&self, dirs: &[RelPath]) -> Result<()> {
         match dirs.is_empty() {
             true => Ok(()),
@@ -360,8 +360,8 @@ impl Store {
         }
     }
 
-    /// Tells of a directory before a temporary name is made in it: not every one has an upper entry that leads recovery
-    /// there. Once a session each.
+    /// Notes a directory before a temporary name is made in it, because not every directory has an upper entry that leads
+    /// recovery there. Done once a session for each.
     pub(super) fn announce(&self, dir: &RelPath) -> Result<()> {
         let mut announced = self.announced.lock();
         if announced.contains(dir) {
@@ -372,7 +372,7 @@ impl Store {
         Ok(())
     }
 
-    /// Removes content files that were being made, and those that no row tells of.
+    /// Removes content files that were being made, and those without a row.
     fn sweep_content(&self) -> Result<usize> {
         let mut swept = 0;
         for name in self.dirs.content_files()? {
@@ -386,12 +386,12 @@ impl Store {
     }
 }
 
-/// The steps of an intent, of which some may be out of reach: that must not keep the rest so.
+/// The steps of an intent. Some may be out of reach, which must not keep the rest from being decided.
 struct Reopened {
     staged: Vec<Staged>,
-    /// Planted, or in a directory that somebody took away since.
+    /// Steps that were planted, or whose directory has been taken away since.
     unreachable: Vec<RelPath>,
-    /// What was to be removed and has gone with its directory: nothing is left to do.
+    /// Entries that were to be removed and are gone with their directory: nothing is left to do.
     gone: Vec<RelPath>,
 }
 
@@ -407,7 +407,8 @@ fn reopen_all((store, lower, project): (&Store, &Tree, Project), steps: &[Step])
         Err(Error::Io { cause, .. }) if is_absent(&cause) => Ok(false),
         other => other.map(|staged| among.push(staged)).map(|()| true),
     };
-    // What is renamed comes last, and the steps before it act in it, wherever it is by now: it is looked for first.
+    // Renames come last, and the steps before them act in the renamed directories, wherever these are by now: so the
+    // renames are reopened first.
     for step in plausible.iter().filter(|step| step.is_rename()) {
         reopen(step, &mut among)?;
     }
@@ -421,7 +422,8 @@ fn reopen_all((store, lower, project): (&Store, &Tree, Project), steps: &[Step])
     Ok(Reopened { staged: among.split_off(renames), unreachable, gone })
 }
 
-/// What was written in place may have lost the name by which it was, to somebody's file, and be half written under its others.
+/// A file that was being written in place may have lost its name to another file, and be half written under its others.
+/// Returns the step with a name that the file has.
 fn by_a_name_it_has(lower: &Tree, step: &Step) -> Result<Step> {
     let (Act::Rewrite { .. }, Some(file)) = (&step.act, step.expect) else { return Ok(step.clone()) };
     let here = lower.stat(&step.path).doing(|| format!("stat {}", step.path))?;
@@ -430,11 +432,11 @@ fn by_a_name_it_has(lower: &Tree, step: &Step) -> Result<Step> {
     Ok(Step { path: other.unwrap_or_else(|| step.path.clone()), ..step.clone() })
 }
 
-/// Looks through all of the project. Little is in the middle of being written in place, and that seldom loses its name.
+/// Searches the whole project. This is rare: few files are in the middle of a rewrite, and those seldom lose their name.
 fn find_name(lower: &Tree, file: InodeKey) -> Result<Option<RelPath>> {
     let mut dirs = vec![RelPath::root()];
     while let Some(dir) = dirs.pop() {
-        // What nobody may look into, or has removed meanwhile, cannot be mended there.
+        // A directory that cannot be listed, or has been removed meanwhile, cannot be mended.
         let Ok(entries) = lower.list(&dir) else { continue };
         for entry in entries.into_iter().filter(|entry| entry.name != STATE_DIR_NAME && !is_temp_name(&entry.name)) {
             let Ok(path) = dir.join(&entry.name) else { continue };
@@ -449,7 +451,7 @@ fn find_name(lower: &Tree, file: InodeKey) -> Result<Option<RelPath>> {
     Ok(None)
 }
 
-/// Whether directories that were made for a landing have not been taken away again, by its undoing.
+/// True if the directories made for a landing are all there, so that no undoing has taken them away.
 fn are_there(lower: &Tree, made: &[RelPath]) -> Result<bool> {
     for dir in made {
         if !lower.exists(dir).doing(|| format!("stat {dir}"))? {
@@ -463,13 +465,13 @@ fn sync_names(staged: &[Staged]) -> Result<()> {
     sync_opened(&open_dirs_of(staged.iter().flat_map(Staged::places))?)
 }
 
-/// Notes a directory that is to go once it is empty.
+/// Notes a directory that is to be removed if it is empty.
 pub(super) fn doom_dir(tx: &Transaction<'_>, path: &RelPath) -> Result<()> {
     tx.prepare_cached("INSERT INTO doomed_dir (path) VALUES (?1)")?.execute([path.as_bytes()])?;
     Ok(())
 }
 
-/// It stays.
+/// Deletes the note: the directory stays.
 pub(super) fn spare_dir(tx: &Transaction<'_>, path: &RelPath) -> Result<()> {
     tx.prepare_cached("DELETE FROM doomed_dir WHERE path = ?1")?.execute([path.as_bytes()])?;
     Ok(())

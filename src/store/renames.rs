@@ -1,5 +1,5 @@
-//! Whether a file system renames as landings do: two names change places in one step, and a name is taken only while it is
-//! free. Some know no such renames (NFS, mergerfs), and say so at the first alone.
+//! Checks that a file system can rename as landings do: exchange two names in one step, and take a name only while it is
+//! free. Some cannot (NFS, mergerfs), and say so only at the first attempt.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,7 +13,7 @@ use super::{Context, Result, STATE_DIR_NAME};
 use crate::sys::tree::{Place, Tree};
 use crate::sys::{Mode, OFlags, RenameFlags};
 
-/// Refuses a project in which nothing could land. Tried in its own state directory, if it has one: nobody looks there.
+/// Refuses a project in which nothing could land. Tried in its own state directory, if it has one: no one looks there.
 pub fn check_renames(lower: &Tree, location: &Location) -> Result<()> {
     let inside = fs::openat(lower.root(), STATE_DIR_NAME, DIR_FLAGS | OFlags::NOFOLLOW, Mode::empty());
     match (inside, &location.state) {
@@ -29,7 +29,7 @@ pub(super) fn check_in(dir: BorrowedFd<'_>, what: &str) -> Result<()> {
             let reason = "its file system knows none by which two names change places (renameat2 with flags): nothing could land";
             Err(io::Error::new(io::ErrorKind::Unsupported, reason)).doing(|| format!("try renames in {what}"))
         }
-        // Whatever else is in the way is in that of a landing, too, which tells it.
+        // Any other obstacle is one for a landing, too, which reports it.
         Ok(()) | Err(_) => Ok(()),
     }
 }

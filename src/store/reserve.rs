@@ -1,12 +1,13 @@
-//! Room on the disk that nobody else can take, so that a full disk stops no recovery, no discard, no purge, no end of a
+//! Disk space that nothing else can take, so that a full disk stops no recovery, no discard, no purge, no end of a
 //! landing and no unmount.
 //!
-//! It is a file of the state directory that has blocks and no content. Who must write and finds the disk full lets it go,
-//! writes in the room that leaves, and takes as much again as there is. What is written then is rows of the database,
-//! never contents of files: those are what fills disks.
+//! It is a file of the state directory that has blocks and no content. A thread that must write and finds the disk full
+//! lets the file go, writes in the space that leaves, and takes as much again as there is. Only rows of the database are
+//! written then, never contents of files: those are what fills disks.
 //!
-//! Rows stay, and so does the log that they come by, until it is moved. So whoever has written here has a log that is worth
-//! it moved, which gives the room back; and what programs do has a share of the room that leaves enough for a person.
+//! Rows stay, and so does the log that they are written to, until it is moved. So after a write in this space the log is
+//! moved as soon as that is worth it, which gives the space back. What programs do gets a share only, which leaves enough
+//! for a person.
 
 #[cfg(test)]
 mod tests;
@@ -30,24 +31,24 @@ const NAME: &str = "reserve";
 /// are in the log and in the database. So it is enough for a thousand paths at once.
 const RESERVE_BYTES: u64 = 4 << 20;
 
-/// What programs do goes on as long as this much is left: a thousand changes that nobody could judge, or a hundred starts.
+/// Programs are refused from here on: this is enough for a thousand changes that nobody could judge, or a hundred starts.
 const KEPT_FROM_PROGRAMS_BYTES: u64 = RESERVE_BYTES / 2;
 
-/// It is let go by so much, and then by twice as much each time that does not do: whoever fills the disk meanwhile gets
-/// no more of it. Enough for what is recorded of most acts.
+/// The reserve is let go in pieces, of this size at first and twice as much each time that is not enough: a program that
+/// fills the disk meanwhile gets no more of it. Enough for what is recorded of most acts.
 const PIECE_BYTES: u64 = 128 << 10;
 
-/// What a piece less than that leaves free is no block on most file systems.
+/// Less than this is no block on most file systems.
 const BLOCK_BYTES: u64 = 4 << 10;
 
-/// With less room than this nothing is put off that could still be refused now.
+/// With less free space than this, nothing is put off that could still be refused now.
 const AMPLE_BYTES: u64 = 4 * RESERVE_BYTES;
 
-/// On a full disk the log is moved when it is longer. To move it takes as much room again at most: so it fits into what
-/// programs leave, with what a person does.
+/// On a full disk a log longer than this is moved. That takes as much space again at most, so it fits into what programs
+/// leave, along with what a person does.
 const LOG_BYTES_MAX: u64 = 512 << 10;
 
-/// How much of the room who must write may use.
+/// How much of the reserve a thread that must write may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Share {
     OfPrograms,
@@ -55,7 +56,7 @@ enum Share {
 }
 
 impl Share {
-    /// What it leaves.
+    /// Returns how much it leaves.
     fn leaves(self) -> u64 {
         match self {
             Self::OfPrograms => KEPT_FROM_PROGRAMS_BYTES,
@@ -66,28 +67,28 @@ impl Share {
 
 pub(super) struct Reserve {
     dir: OwnedFd,
-    /// Guarded by itself: one lets it go at a time, so that nobody takes it again while another writes in its room. Who does
-    /// may need room for a part of what he does, and is let in again. Taken before the mover of the log, what was used and the
-    /// database; after the state of the view.
+    /// Guarded by itself: one thread at a time lets the reserve go, so that none takes it again while another writes in
+    /// its space. That thread may need space for a part of what it does, and is let in again. Taken before the mover of
+    /// the log, what was used and the database; after the state of the view.
     in_use: ReentrantMutex<()>,
-    /// As of when it was last taken.
+    /// Its size when it was last taken.
     has_bytes: AtomicU64,
-    /// A long log, which may take as much room again when it is moved.
+    /// The length of a long log, which may take as much space again when it is moved.
     log_bytes: AtomicU64,
-    /// The file system keeps no room for anybody: it is not asked again by itself.
+    /// True if the file system can reserve no space: it is not asked again by itself.
     is_refused: AtomicBool,
 }
 
-/// The room while somebody writes in it; taken again, as far as there is room, when he leaves it.
+/// The reserve while a thread writes in its space. Taken again, as far as there is space, when this is dropped.
 pub(super) struct Used<'a> {
     reserve: &'a Reserve,
-    /// For a part of what is done in it: it is left with the whole.
+    /// True for a part of work that is in the reserve already: only the whole gives it back.
     is_part: bool,
     _in_use: ReentrantMutexGuard<'a, ()>,
 }
 
 impl Reserve {
-    /// Takes the room, if there is that much. Where there is not, the first who needs it fails as without one.
+    /// Takes the reserve if there is that much space. If not, the first write that needs it fails as without one.
     pub fn open(state: OwnedFd) -> Self {
         let reserve = Self {
             dir: state,
@@ -100,25 +101,25 @@ impl Reserve {
         reserve
     }
 
-    /// Whether what is written in a moment will hardly meet a full disk. A quota does not show here.
+    /// True if what is written in a moment will hardly meet a full disk. A quota does not show here.
     pub fn has_ample(&self) -> bool {
         let stat = rustix::fs::fstatvfs(&self.dir);
         stat.is_ok_and(|stat| stat.f_bavail.saturating_mul(stat.f_frsize) >= AMPLE_BYTES)
     }
 
-    /// Whether there is as much as there should be, or will never be.
+    /// True if the reserve is as large as it should be, or never will be.
     pub fn is_whole(&self) -> bool {
         self.has_bytes.load(Ordering::Relaxed) >= self.wanted() || self.is_refused.load(Ordering::Relaxed)
     }
 
-    /// Takes what there is room for again, unless somebody writes in it.
+    /// Takes what there is space for again, unless a thread writes in it.
     pub fn refill(&self) {
         if let Some(_in_use) = self.try_enter() {
             self.take();
         }
     }
 
-    /// From now on there is room for moving a log of that length, too. One that has been moved needs none.
+    /// From now on reserves space for moving a log of that length, too. A log that has been moved needs none.
     pub fn cover(&self, log_bytes: u64) {
         self.log_bytes.store(log_bytes, Ordering::Relaxed);
         let Some(_in_use) = self.try_enter() else { return };
@@ -142,7 +143,7 @@ impl Reserve {
         Used { reserve: self, is_part, _in_use: self.in_use.lock() }
     }
 
-    /// None while anybody writes in it, be it this thread.
+    /// Returns `None` while any thread writes in it, this one included.
     fn try_enter(&self) -> Option<ReentrantMutexGuard<'_, ()>> {
         if self.in_use.is_owned_by_current_thread() { None } else { self.in_use.try_lock() }
     }
@@ -165,7 +166,7 @@ impl Reserve {
         }
     }
 
-    /// Nothing depends on it now, and who needs it tells what is wrong: so it is for the log alone.
+    /// An error goes to the program's log only: nothing depends on the reserve now, and a write that needs it will fail.
     fn take(&self) {
         match self.file().and_then(|file| fill(&file, self.wanted())) {
             Ok(has) => self.has_bytes.store(has, Ordering::Relaxed),
@@ -184,12 +185,12 @@ impl Reserve {
     fn let_go(&self, down_to: u64, full: &Error) -> io::Result<()> {
         let shrunk = self.shrink(down_to);
         if let Err(err) = &shrunk {
-            // Over its quota btrfs cannot even empty a file; to remove one it always can.
+            // Over its quota btrfs cannot even empty a file, but it can always remove one.
             log::debug!("make the room that is kept smaller: {err}");
             self.place()?.unlink()?;
         }
         if full.errno() == libc::EDQUOT {
-            // And it counts what was freed against the quota until it has written out that it is free.
+            // It also counts what was freed against the quota until it has written out that it is free.
             rustix::fs::syncfs(&self.dir)?;
         }
         if shrunk.is_err() && down_to > 0 {
@@ -198,7 +199,7 @@ impl Reserve {
         Ok(())
     }
 
-    /// The name goes as well: there may be no inode left, and nothing else.
+    /// Removes the name as well: an inode may be all that is missing.
     fn remove(&self) -> io::Result<()> {
         match self.place()?.unlink() {
             Err(err) if err.kind() != io::ErrorKind::NotFound => Err(err),
@@ -208,7 +209,7 @@ impl Reserve {
 }
 
 impl Used<'_> {
-    /// Works in as little of the room as does. `full`: why it could not be done without.
+    /// Works in as little of the reserve as is enough. `full` is the error of the attempt without it.
     fn work<T>(&self, share: Share, mut full: Error, mut work: impl FnMut() -> Result<T>) -> Result<T> {
         log::warn!("{full}: going on in the room that is kept for this");
         let mut has = self.reserve.file().and_then(|file| held(&file)).unwrap_or(0);
@@ -246,7 +247,7 @@ fn is_full(err: &io::Error) -> bool {
     matches!(err.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
 }
 
-/// The room it has. One that was copied has a length and no blocks, and is no room.
+/// Returns the space that the file has. One that was copied has a length and no blocks, and is no reserve.
 fn held(file: &File) -> io::Result<u64> {
     let meta = file.metadata()?;
     if meta.blocks() * 512 < meta.len() {
@@ -256,7 +257,7 @@ fn held(file: &File) -> io::Result<u64> {
     Ok(meta.len())
 }
 
-/// To the last block that there is: what is left would be taken by whoever writes next, again and again.
+/// Takes space to the last block that there is: the rest would go to whatever writes next, again and again.
 fn fill(file: &File, wanted: u64) -> io::Result<u64> {
     let mut has = held(file)?;
     let mut piece = wanted.saturating_sub(has);
@@ -272,13 +273,12 @@ fn fill(file: &File, wanted: u64) -> io::Result<u64> {
 }
 
 impl Store {
-    /// Does what must not fail for want of room and can be begun anew: on a full disk once more, in the room that is kept
-    /// for that.
+    /// Does what must not fail for want of space and can be begun anew: on a full disk once more, in the reserve.
     pub fn vitally<T>(&self, work: impl FnMut() -> Result<T>) -> Result<T> {
         self.in_share(Share::All, work)
     }
 
-    /// The same for what programs do, and may do without end: it fails before nothing is left for who reviews it.
+    /// Like [`Self::vitally`], for what programs may do without end: it fails while enough is left for a reviewer.
     pub fn vitally_for_programs<T>(&self, work: impl FnMut() -> Result<T>) -> Result<T> {
         self.in_share(Share::OfPrograms, work)
     }
@@ -288,7 +288,7 @@ impl Store {
             Err(err) if err.is_full() => {
                 let room = self.reserve.enter();
                 let worked = room.work(share, err, || {
-                    // Before somebody else has it.
+                    // Before another writer has it.
                     self.database.lock().widen_log(PIECE_BYTES);
                     work()
                 });
@@ -306,7 +306,8 @@ impl Store {
         }
     }
 
-    /// Else what is written in the room would never leave it. What was to be done is done or not whatever comes of this.
+    /// Moves the log, or what is written in the reserve would never leave it. The work itself is done or not, whatever
+    /// comes of this.
     fn shorten_log(&self, room: &Used<'_>, share: Share) {
         let log_bytes = {
             let mut database = self.database.lock();

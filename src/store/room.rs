@@ -1,7 +1,8 @@
-//! How much room on disk upper content takes, so that there can be a limit to it.
+//! How much disk space upper content takes, so that there can be a limit to it.
 //!
-//! Counted is what the file system says that each file has, holes left out and what it shares with lower not: as `du` does.
-//! What is written to a file that has lost its name takes room until its last descriptor goes, and is counted as long.
+//! As in `du`, each file counts with the blocks that the file system says it has, which leaves out holes and includes
+//! what it shares with lower. A file that has lost its name takes space until its last descriptor goes, and counts that
+//! long.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use parking_lot::Mutex;
 
 use super::UpperId;
 
-/// In which `st_blocks` counts, on every file system.
+/// The unit of `st_blocks`, on every file system.
 const BLOCK_BYTES: u64 = 512;
 
 #[derive(Debug, Default)]
@@ -22,12 +23,12 @@ pub struct Room {
 }
 
 impl Room {
-    /// In bytes.
+    /// Returns the bytes in use.
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// A file of `stage/` has so many blocks now.
+    /// Notes how many blocks a file of `stage/` has now.
     pub fn takes(&self, id: UpperId, blocks: u64) {
         let before = self.taken.lock().insert(id, blocks * BLOCK_BYTES).unwrap_or(0);
         self.change(before, blocks * BLOCK_BYTES);
@@ -44,7 +45,7 @@ impl Room {
     }
 }
 
-/// The room of a file without a name, given back when this is dropped.
+/// The space of a file without a name, given back when this is dropped.
 #[derive(Debug)]
 pub struct Nameless {
     room: Arc<Room>,

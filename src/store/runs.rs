@@ -1,19 +1,19 @@
-//! What is remembered of runs (SPEC §2): the boot, and the mount namespaces that they were started from. What one has left
-//! behind goes on until the machine is started again, whichever daemon there is meanwhile, or none.
+//! What is remembered of runs (SPEC §2): the boot, and the mount namespaces that they were started from. What a run has
+//! left behind goes on until the machine is started again, with the same daemon, another or none.
 
 use super::{Result, Store};
 use crate::sys::namespace::{self, Kind};
 use crate::sys::process;
 
 const BOOT_OF_RUNS: &str = "boot_of_runs";
-/// Its pid follows.
+/// Followed by the runner's pid.
 const RUNNER: &str = "runner ";
-/// The number of a mount namespace follows. The value is a process in it, and when that began: no other namespace has the
-/// number while it is there.
+/// Followed by the number of a mount namespace. The value is a process in it, and when that began: as long as the process
+/// is there, no other namespace has the number.
 const OUTSIDE: &str = "outside ";
 
 impl Store {
-    /// To be called before what `runner` starts is a run. A power cut that forgets it leaves nothing of the run either.
+    /// Called before what `runner` starts is a run. A power cut that loses this note leaves nothing of the run either.
     pub fn note_run(&self, runner: u32) -> Result<()> {
         let (knows_some, now) = (self.has_had_runs()?, process::boot_id().unwrap_or_default());
         let outside = namespace::of(runner, Kind::Mount).ok();
@@ -41,18 +41,18 @@ impl Store {
         })
     }
 
-    /// Whether something of a run may be left: there has been one since the machine was started.
+    /// True if something of a run may be left, because there has been one since the machine was started.
     pub fn has_had_runs(&self) -> Result<bool> {
         Ok(self.setting(BOOT_OF_RUNS)? == Some(process::boot_id().unwrap_or_default()))
     }
 
-    /// The runners of runs that had not ended when the last daemon did, and when each began ([`process::began`]).
+    /// Returns the runners of runs that had not ended when the last daemon did, and when each began ([`process::began`]).
     pub fn noted_runners(&self) -> Result<Vec<(u32, u64)>> {
         let parsed = |(pid, began): (String, String)| Some((pid.parse().ok()?, began.parse().ok()?));
         Ok(self.noted_of_runs(RUNNER)?.into_iter().filter_map(parsed).collect())
     }
 
-    /// The mount namespaces that runs were started from, as far as what they were started by is still there.
+    /// Returns the mount namespaces that runs were started from, as far as the processes noted with them are still there.
     pub fn noted_outside(&self) -> Result<Vec<u64>> {
         let there = |(number, process): (String, String)| {
             let (pid, began) = process.split_once(' ')?;
@@ -64,7 +64,7 @@ impl Store {
         Ok(self.noted_of_runs(OUTSIDE)?.into_iter().filter_map(there).collect())
     }
 
-    /// What follows `begin` in the names of settings, and their values; none of another boot.
+    /// Returns what follows `begin` in the names of settings, and their values; nothing of another boot.
     fn noted_of_runs(&self, begin: &str) -> Result<Vec<(String, String)>> {
         if !self.has_had_runs()? {
             return Ok(Vec::new());
@@ -78,7 +78,8 @@ impl Store {
     }
 }
 
-/// Of a process and those above it the topmost in a mount namespace, which outlives the others as a rule, and when it began.
+/// Of a process and its ancestors, returns the topmost in a mount namespace, which outlives the others as a rule, and
+/// when it began.
 fn topmost_in(outside: u64, process: u32) -> Option<(u32, u64)> {
     let is_in = |pid: &u32| namespace::of(*pid, Kind::Mount).ok() == Some(outside);
     let topmost = process::ancestors(process).filter(is_in).last()?;

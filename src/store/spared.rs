@@ -1,5 +1,5 @@
-//! What somebody who has a change open wrote to it while it was being confirmed or discarded, and the daemon died: it is no
-//! part of what was decided, and was in the view.
+//! What a program wrote to a change that it has open while that was being confirmed or discarded and the daemon died. It
+//! is no part of what was decided, and was in the view.
 
 use std::collections::HashSet;
 use std::io;
@@ -12,8 +12,9 @@ use crate::sys::file;
 use crate::sys::tree::Tree;
 
 impl Store {
-    /// The intent, once lower is as it says, without letting go of what was written since: that is an entry which nobody has
-    /// judged, as it would have been without the death. A power cut leaves of a file that nobody has synced what it likes.
+    /// Returns the intent, once lower is as it says, without letting go of what was written since: that stays as an entry
+    /// that is not judged, as it would have been without the crash. Not after a power cut, which may leave anything of a
+    /// file that was not synced.
     pub(super) fn spare_written(&self, lower: &Tree, mut intent: Intent) -> Result<Intent> {
         for row in self.decided(&intent)? {
             if self.is_written_since(&row)? {
@@ -27,7 +28,7 @@ impl Store {
         Ok(intent)
     }
 
-    /// Files that go because a person has decided on them.
+    /// Returns the files that go because a person has decided on them.
     fn decided(&self, intent: &Intent) -> Result<Vec<UpperRow>> {
         let is_decision = |fate: &Fate| matches!(fate, Fate::Applied | Fate::Discarded);
         let verdicts = intent.epilogue.verdicts.iter().filter(|(_, _, fate)| is_decision(fate));
@@ -42,7 +43,7 @@ impl Store {
 
     fn is_written_since(&self, row: &UpperRow) -> Result<bool> {
         let file = match self.read_upper(row.id) {
-            // Somebody has taken it away.
+            // Another program has removed it.
             Err(Error::Io { cause, .. }) if cause.kind() == io::ErrorKind::NotFound => return Ok(false),
             file => file?,
         };

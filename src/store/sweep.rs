@@ -1,4 +1,4 @@
-//! Temporary names that landings left behind: notes tell of them, and they are removed. Only names of our own pattern are.
+//! Removes temporary names that landings left behind, as notes tell; only names of our own pattern.
 
 use std::collections::HashSet;
 
@@ -13,12 +13,12 @@ use crate::sys::tree::{Tree, is_absent};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SweepNote {
     pub at: RelPath,
-    /// Where what somebody else wrote may go with the name: the path at which that stood.
+    /// Set if what another program wrote may go with the name: the path at which that stood.
     pub of: Option<RelPath>,
 }
 
 impl SweepNote {
-    /// Both paths with a NUL in between, which neither has.
+    /// Both paths with a NUL in between, which neither contains.
     fn to_bytes(&self) -> Vec<u8> {
         let of = self.of.iter().flat_map(|of| [b"\0".as_slice(), of.as_bytes()]);
         [self.at.as_bytes()].into_iter().chain(of).collect::<Vec<_>>().concat()
@@ -42,8 +42,8 @@ pub(super) fn note_sweep(tx: &Transaction<'_>, notes: &[SweepNote]) -> Result<Ve
         .collect()
 }
 
-/// A start does not fail by what cannot be looked into, kept or removed: none is given then. For want of room it is, which is
-/// made for who tries again.
+/// A start must not fail because something cannot be looked into, kept or removed: that is logged, and `None` is
+/// returned. A lack of space is an error: room is then made, and the caller tries again.
 pub(super) fn told_if_it_stays<T>(sweeping: Result<T>) -> Result<Option<T>> {
     match sweeping {
         Err(err) if !err.is_full() => {
@@ -54,10 +54,10 @@ pub(super) fn told_if_it_stays<T>(sweeping: Result<T>) -> Result<Option<T>> {
     }
 }
 
-/// Removes temporary names, all that it can: of what stays the first error is given at the end.
+/// Removes as many temporary names as it can. The first error is returned at the end.
 pub(super) struct Sweep<'a> {
     pub lower: &'a Tree,
-    /// Where somebody's bytes are that could not be kept: these names stay, though all others of their directory go.
+    /// Names with another program's bytes that could not be kept: these stay, though all others of their directory go.
     spared: HashSet<RelPath>,
 }
 
@@ -70,12 +70,12 @@ impl<'a> Sweep<'a> {
         self.spared.insert(name);
     }
 
-    /// All of the project.
+    /// Sweeps the whole project.
     pub fn everywhere(&self) -> Result<usize> {
         let (mut dirs, mut swept) = (vec![RelPath::default()], 0);
         while let Some(dir) = dirs.pop() {
             swept += told_if_it_stays(self.dir(&dir))?.unwrap_or_default();
-            // Of one that cannot be listed that has been told.
+            // If it cannot be listed, that has been logged above.
             let entries = self.lower.list(&dir).unwrap_or_default();
             let below = entries.iter().filter(|entry| entry.kind == FileKind::Directory);
             let below = below.filter(|entry| !(dir.is_root() && entry.name == STATE_DIR_NAME));
@@ -86,7 +86,7 @@ impl<'a> Sweep<'a> {
 
     pub fn dir(&self, dir: &RelPath) -> Result<usize> {
         let entries = match self.lower.list(dir) {
-            // One that is gone has no names to sweep.
+            // A directory that is gone has no names to sweep.
             Err(err) if is_absent(&err) => return Ok(0),
             listed => listed.doing(|| format!("look for temporary names in {dir}"))?,
         };
@@ -97,7 +97,7 @@ impl<'a> Sweep<'a> {
         Ok(swept)
     }
 
-    /// Whether there was one that is gone now.
+    /// Returns true if the name was there and is gone now.
     pub fn name(&self, path: &RelPath) -> Result<bool> {
         if !path.name().is_some_and(is_temp_name) || self.spared.contains(path) {
             return Ok(false);
@@ -110,7 +110,7 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// Of a directory that was to land, or to go, only what was to land in it or to go with it goes along.
+    /// With a directory that was to land, or to go, only those entries go that were to land in it or to go with it.
     fn temp_dir(&self, path: &RelPath) -> Result<()> {
         let doing = || format!("sweep {path}");
         let within = self.lower.list(path).doing(doing)?;

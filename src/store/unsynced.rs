@@ -1,7 +1,8 @@
-//! What rows tell of and need not be on disk yet. The rows are durable with the log, so it goes there before that.
+//! What rows refer to and what is not on disk yet. The rows become durable with the log, so this is synced before the
+//! log.
 //!
-//! The kernel tells of a failed sync once, and of the next that all is well, though what failed to be written is in memory
-//! alone. So what failed is not synced again: content is copied into another file, and where names could not be synced
+//! The kernel reports a failed sync once and the next one as successful, though what could not be written is in memory
+//! only. So what failed is not synced again: content is copied into another file, and if names could not be synced,
 //! nothing is written any more.
 
 use std::cell::Cell;
@@ -27,7 +28,7 @@ pub(super) struct Unsynced {
     stage: Arc<OwnedFd>,
     halt: Arc<Halt>,
     left: Mutex<Left>,
-    /// One syncs at a time: who comes meanwhile must not find that nothing is left to do. Taken before `left`.
+    /// One sync at a time: otherwise a second one finds nothing to do before the first has done it. Taken before `left`.
     one: Mutex<()>,
 }
 
@@ -35,9 +36,9 @@ pub(super) struct Unsynced {
 struct Left {
     /// Large content.
     digests: HashSet<Digest>,
-    /// The same, of whose file a sync has failed.
+    /// Large content whose file could not be synced.
     failed: HashSet<Digest>,
-    /// What has come to stand in `stage/` and is not synced by itself: directories, symlinks, nodes.
+    /// True if something has come to stand in `stage/` that is not synced by itself: a directory, symlink or node.
     names: bool,
 }
 
@@ -55,7 +56,7 @@ impl Unsynced {
         self.left.lock().names = true;
     }
 
-    /// Before the log is synced.
+    /// Called before the log is synced.
     pub fn sync(&self) -> Result<()> {
         let _one = self.one.lock();
         let mut left = std::mem::take(&mut *self.left.lock());
@@ -69,7 +70,7 @@ impl Unsynced {
         synced
     }
 
-    /// Of `left` stays what is not on disk, for another try.
+    /// What is not on disk stays in `left`, for another try.
     fn sync_contents(&self, left: &mut Left) -> Result<()> {
         if left.digests.is_empty() && left.failed.is_empty() {
             return Ok(());
@@ -91,8 +92,8 @@ impl Unsynced {
         self.sync_dir(&self.content, "sync kept content")
     }
 
-    /// Puts a copy in the place of a file that could not be synced. What that has is in memory, as long as nobody needs the
-    /// room; what it has no more is told by its hash wherever it is read, and nothing to be synced.
+    /// Puts a copy in the place of a file that could not be synced. Its content is in memory, unless the kernel has
+    /// needed the room. If part of it is lost, the hash tells wherever it is read, and there is nothing to be synced.
     fn make_anew(&self, digest: Digest) -> io::Result<()> {
         let Some(kept) = self.open(digest)? else { return Ok(()) };
         if file::digest(&kept)? != digest {
@@ -113,7 +114,7 @@ impl Unsynced {
         }
     }
 
-    /// None where it was purged, or taken back.
+    /// Returns `None` if it was purged, or taken back.
     fn open(&self, digest: Digest) -> io::Result<Option<File>> {
         match open_kept(&self.place(digest.to_string())) {
             Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),

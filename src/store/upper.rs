@@ -1,4 +1,4 @@
-//! What is in the view and not in lower: one row an upper entry, held or still being written.
+//! What is in the view and not in lower: one row for each upper entry, held or still being written.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -13,8 +13,8 @@ use crate::sys::Mode;
 use crate::sys::file::{self, FileKind, Meta, OwnLooks};
 use crate::sys::sqlite::Transaction;
 
-/// Names an upper entry and its file in `stage/`. Given once by one process; the next may give what neither a row nor a
-/// file has any more.
+/// Names an upper entry and its file in `stage/`. A process gives each number once; the next process may give a number
+/// again that neither a row nor a file has any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct UpperId(i64);
 
@@ -38,7 +38,7 @@ impl std::fmt::Display for UpperId {
     }
 }
 
-/// Upper content that no row tells of yet. It goes again unless it is kept.
+/// Upper content without a row yet. It is removed again unless it is kept.
 #[must_use]
 pub struct NewUpper<'a> {
     store: &'a Store,
@@ -51,7 +51,7 @@ impl NewUpper<'_> {
         self.id
     }
 
-    /// A row tells of it, or an open descriptor is all that is needed.
+    /// Called when a row tells of it, or an open descriptor is all that is needed.
     pub fn keep(mut self) -> UpperId {
         self.is_kept = true;
         self.store.in_passing.lock().remove(&self.id);
@@ -62,7 +62,7 @@ impl NewUpper<'_> {
 
 impl Drop for NewUpper<'_> {
     fn drop(&mut self) {
-        // Halted, an intent may be left that tells of it: recovery decides, and sweeps what nobody needs.
+        // After a halt an intent may be left that tells of it: recovery decides, and sweeps what is not needed.
         if !self.is_kept && !self.store.is_halted() {
             self.store.drop_upper_file(self.id);
         }
@@ -86,14 +86,14 @@ pub enum What {
     /// Nothing is at the path, though lower has something.
     Whiteout,
     /// A directory that lower does not have. Its attributes are those of the empty directory in `stage/`; what is in it
-    /// are entries of their own.
+    /// has entries of its own.
     Dir,
     /// A FIFO, socket or device that lower does not have: the one in `stage/`.
     Node,
 }
 
 impl What {
-    /// Whether it is held for where it stands, and not for content that could be judged.
+    /// True if it is held for where it stands, and not for content that could be judged.
     pub fn is_structure(&self) -> bool {
         match self {
             Self::Dir | Self::Node => true,
@@ -110,14 +110,14 @@ pub enum Below {
 }
 
 impl Below {
-    /// What a look at the path has found.
+    /// Describes what was found at a path.
     pub fn of(found: Option<&Meta>) -> Self {
         let entry = |meta: &Meta| Self::Entry { stamp: meta.stamp(), mode: meta.mode, links: meta.links };
         found.map_or(Self::Nothing, entry)
     }
 }
 
-/// Content that is kept, and as what it stood there: a file with the bytes of a symlink's target is another thing.
+/// Content that is kept, and what it stood there as: a file with the bytes of a symlink's target is a different thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
     pub digest: Digest,
@@ -129,40 +129,41 @@ pub struct Kept {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Base {
     pub below: Below,
-    /// The content compared with; absent where there was none, or while it has not been asked for.
+    /// The content compared with; `None` if there was none, or as long as it has not been asked for.
     pub content: Option<Kept>,
-    /// What lower had when the change was held, where that was something else: it had come a moment before.
+    /// What lower had when the change was held, if that was something else, which had come a moment before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub found: Option<Kept>,
 }
 
 impl Base {
-    /// Of what lower has, or has not.
+    /// The base of a change to what lower has, or has not.
     pub fn of(below: Below) -> Self {
         Self { below, content: None, found: None }
     }
 
-    /// What its id is told of: what it is judged against, or what landed where nothing was when its window began.
+    /// Returns the hash that goes into the id: of what it is judged against, or of what landed where nothing was when its
+    /// window began.
     pub fn digest(&self) -> Option<Digest> {
         self.content.or(self.found).map(|content| content.digest)
     }
 
-    /// What lower had when the change was held.
+    /// Returns what lower had when the change was held.
     pub fn content_below(&self) -> Option<Kept> {
         self.found.or(self.content)
     }
 
-    /// What is to be kept for it: compared with by what is written later, and merged on where lower moves on.
+    /// Returns the content to keep for it: later writes are compared with it, and merges start from it if lower moves on.
     pub fn contents(&self) -> impl Iterator<Item = Digest> + use<> {
         [self.content, self.found].into_iter().flatten().map(|kept| kept.digest)
     }
 
-    /// Whether it was written through a name of an inode that has others, which all show the same content.
+    /// True if it was written through one name of an inode that has several, which all show the same content.
     pub fn is_shared(&self) -> bool {
         matches!(self.below, Below::Entry { links, .. } if links > 1)
     }
 
-    /// The same, for an entry that takes the place of one name: the inode's other names keep what they have.
+    /// Returns the base of an entry that takes the place of one name: the inode's other names keep what they have.
     pub fn of_one_name(mut self) -> Self {
         if let Below::Entry { links, .. } = &mut self.below {
             *links = 1;
@@ -171,53 +172,53 @@ impl Base {
     }
 }
 
-/// Which looks of a file are the change's own, for what was written to a copy of one of lower. All others are lower's, as
-/// they are when it lands: what somebody does to them there meanwhile is not taken back.
+/// Which looks of a file are the change's own, for a file that began as a copy of lower's. All others are lower's, as
+/// they are when it lands: what is done to them there meanwhile is not taken back.
 ///
-/// As long as it is held its own are those that differ from what it is based on: with their values they are part of its id.
+/// As long as it is held, its own are those that differ from what it is based on: with their values they are part of its
+/// id.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileLooks {
     pub own: OwnLooks,
-    /// When lower's inode had changed last as the others were taken over from it: as long as it has not since, they are
-    /// the same.
+    /// The ctime of lower's inode when the other looks were taken over: as long as that stays, they are the same.
     pub as_of: Timestamp,
-    /// All are its own, whatever lower has: it is new, or took one name of a file that others name as well, and what is
-    /// done to that is theirs.
+    /// All looks are its own, whatever lower has: it is new, or took one name of a file that has others, and what is done
+    /// to that file belongs to those.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub alone: bool,
 }
 
 impl FileLooks {
-    /// Of a file that looks like what lower has.
+    /// For a file that looks like what lower has.
     pub fn of(lower: &Meta) -> Self {
         Self { as_of: lower.ctime, ..Self::default() }
     }
 
-    /// Of one that looks like nothing else.
+    /// For a file that looks like nothing else.
     pub fn alone() -> Self {
         Self { alone: true, ..Self::default() }
     }
 
-    /// Whether it has an owner of its own, whatever lower's file has.
+    /// True if it has an owner of its own, whatever lower's file has.
     pub fn has_own_owner(&self) -> bool {
         self.alone || self.own.owner
     }
 
-    /// Whether it has, or lacks, attributes whatever lower's file has.
+    /// True if it has, or lacks, attributes whatever lower's file has.
     pub fn has_own_xattrs(&self) -> bool {
         self.alone || !self.own.xattrs.is_empty()
     }
 }
 
-/// Who wrote, renamed or removed something, as far as the kernel told.
+/// The process that wrote, renamed or removed something, as far as the kernel told.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Writer {
     pub pid: u32,
     pub uid: u32,
-    /// What opened the file; none where nothing was opened.
+    /// The program that opened the file; `None` if nothing was opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub opened_by: Option<Program>,
-    /// What wrote to it first, or did what was done. A shell opens what the program that it becomes then writes.
+    /// The program that wrote to it first, or did what was done. A shell opens what the program it then becomes writes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub written_by: Option<Program>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -225,12 +226,12 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// The process, where that was looked up: `pid` may be a thread of it.
+    /// Returns the process, if it was looked up: `pid` may be a thread of it.
     pub fn process(&self) -> Option<u32> {
         self.program().map(|program| program.pid)
     }
 
-    /// The executable that rules for programs speak of.
+    /// Returns the executable that rules for programs refer to.
     pub fn exe(&self) -> Option<&str> {
         self.program()?.exe.as_deref()
     }
@@ -252,20 +253,20 @@ pub struct Held {
     pub old_lines: u64,
     pub hunks: u64,
     pub new: Option<Digest>,
-    /// What it brings beside content; none where that is nothing.
+    /// The digest of the looks that it brings beside content; `None` if there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub looks: Option<Digest>,
-    /// Milliseconds since the epoch: when it was first held so, and when somebody last looked.
+    /// Milliseconds since the epoch: when it was first held in this form, and when a person last looked.
     pub created: i64,
     pub renewed: i64,
     pub writer: Option<Writer>,
-    /// The session in which the path began to wait, whoever has written to it, renamed it or taken parts of it since.
+    /// The session in which the path began to wait, whatever was written to it, renamed or taken out of it since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_session: Option<String>,
     /// What a permission program said of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// What it came with, where that was many at once.
+    /// The operation that it came with, if many changes came at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operation: Option<OperationId>,
 }
@@ -278,7 +279,7 @@ pub struct UpperRow {
     pub what: What,
     pub base: Base,
     pub held: Option<Held>,
-    /// None: all of them are its own, as those of a file that was made anew.
+    /// `None` if all looks are its own, as those of a file that was made anew.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub looks: Option<FileLooks>,
 }
@@ -288,18 +289,18 @@ impl UpperRow {
         &self.names[0]
     }
 
-    /// It is a change of nothing that lower has, and nobody has judged it.
+    /// True if it changes nothing that lower has, and has not been judged.
     pub fn is_new(&self) -> bool {
         self.base.below == Below::Nothing && self.held.is_none()
     }
 
-    /// It waits as the removal of a directory.
+    /// True if it is the removal of a directory, and held.
     pub fn removes_dir(&self) -> bool {
         let is_structure = self.held.as_ref().is_some_and(|held| held.kind == ChangeKind::Structure);
         is_structure && self.what == What::Whiteout
     }
 
-    /// The hash that its id is the beginning of; none where it does not wait.
+    /// Returns the hash that its id is the beginning of, or `None` if it is not held.
     pub fn full_id(&self) -> Option<Digest> {
         let held = self.held.as_ref()?;
         Some(ChangeId::full(self.path(), held.kind, self.base.digest(), held.new, held.looks))
@@ -309,27 +310,28 @@ impl UpperRow {
         &self.names[1..]
     }
 
-    /// The same without one of several names.
+    /// Returns the row without one of its names.
     pub fn without_name(&self, gone: &RelPath) -> Self {
         let names = self.names.iter().filter(|name| *name != gone).cloned().collect();
         Self { names, ..self.clone() }
     }
 
-    /// What it brings beside content, where its file looks like `meta`. Without a descriptor, as of a symlink, no attributes.
+    /// Returns the looks that it brings beside content, if its file looks like `meta`. Without a descriptor, as for a
+    /// symlink, attributes are left out.
     pub fn own_looks(&self, file: Option<BorrowedFd<'_>>, meta: &Meta) -> std::io::Result<Looks> {
         self.looks.as_ref().map_or(Ok(Looks::default()), |looks| looks.own.values(file, meta))
     }
 }
 
 impl Store {
-    /// A new file of upper content, empty, that is going to have `mode`.
+    /// Makes an empty file of upper content that is going to have `mode`.
     pub fn create_upper(&self, mode: u32) -> Result<UpperFile<'_>> {
         let new = self.new_upper();
         let file = self.dirs.create_stage_file(new.id, mode)?;
         Ok(UpperFile { new, file })
     }
 
-    /// A symlink of upper content.
+    /// Makes a symlink of upper content.
     pub fn create_upper_symlink(&self, target: &OsStr) -> Result<NewUpper<'_>> {
         let new = self.new_upper();
         let place = self.dirs.stage_place(new.id)?;
@@ -338,7 +340,7 @@ impl Store {
         Ok(new)
     }
 
-    /// The same with the owner and times of `like`.
+    /// Like [`Self::create_upper_symlink`], with the owner and times of `like`.
     pub fn copy_upper_symlink(&self, target: &OsStr, like: &Meta) -> Result<NewUpper<'_>> {
         let new = self.create_upper_symlink(target)?;
         let place = self.upper_place(new.id)?;
@@ -348,7 +350,7 @@ impl Store {
         Ok(new)
     }
 
-    /// A directory, FIFO, socket or device of upper, private until it is given its mode.
+    /// Makes a directory, FIFO, socket or device of upper content, private until it is given its mode.
     pub fn create_upper_node(&self, kind: FileKind, device: u64) -> Result<NewUpper<'_>> {
         let new = self.new_upper();
         let place = self.dirs.stage_place(new.id)?;
@@ -378,7 +380,7 @@ impl Store {
         self.database.lock().write(|tx| put(tx, row))
     }
 
-    /// Nothing where the entry is gone.
+    /// Saves a changed row, but does nothing if the entry is gone.
     pub fn update_upper(&self, row: &UpperRow) -> Result<()> {
         self.database.lock().write(|tx| {
             let mut update = tx.prepare_cached("UPDATE upper SET row = ?2 WHERE id = ?1")?;
@@ -387,7 +389,7 @@ impl Store {
         })
     }
 
-    /// One entry in the place of another.
+    /// Puts one entry in the place of another.
     pub fn replace_upper(&self, old: UpperId, row: &UpperRow) -> Result<()> {
         self.database.lock().write(|tx| {
             delete(tx, old)?;

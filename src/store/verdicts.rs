@@ -9,7 +9,7 @@ use super::{Result, Store};
 use crate::model::{ChangeId, RelPath};
 use crate::sys::sqlite::Transaction;
 
-/// Rows deleted in one transaction; who commits waits for one at most.
+/// Rows deleted in one transaction: a commit waits for one batch at most.
 const BATCH: usize = 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,8 +22,8 @@ pub struct Verdict {
 }
 
 impl Store {
-    /// The latest fate of an id, whatever the clock did meanwhile; `prefix` may be shortened, and is an id itself where there
-    /// is such a one. None where no id ever began so.
+    /// Returns the latest fate of an id, whatever the clock did meanwhile. `prefix` may be a shortened id; if it is an id
+    /// in full, that one counts. `None` if no id ever began with it.
     pub fn verdict(&self, prefix: &ChangeId) -> Result<Option<Verdict>> {
         let database = self.reading()?;
         let mut statement = database.reader().prepare_cached(
@@ -46,13 +46,13 @@ impl Store {
         }))
     }
 
-    /// Lets what became of ids go with the events that told it, but for what leads to a change that still waits.
+    /// Forgets what became of ids whose events are gone, except for what leads to a change that still waits.
     pub(super) fn forget_verdicts(&self) -> Result<()> {
         let Some(since) = self.oldest_event()? else { return Ok(()) };
         let leads_on = self.ids_that_lead_on()?;
         let old = {
             let database = self.reading()?;
-            // Each successor's comes after its own, whatever the clock did.
+            // The row of a successor comes after the one that names it, whatever the clock did.
             let mut statement = database.reader().prepare(
                 "SELECT rowid, id FROM verdict
                  WHERE rowid < COALESCE((SELECT MIN(rowid) FROM verdict WHERE at >= ?1), 9223372036854775807)",
@@ -69,7 +69,7 @@ impl Store {
         })
     }
 
-    /// Ids of what waits, and those that became it.
+    /// Returns the ids of what waits, and those that were superseded by these.
     fn ids_that_lead_on(&self) -> Result<HashSet<String>> {
         let mut before: HashMap<String, Vec<String>> = HashMap::new();
         {

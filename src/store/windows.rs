@@ -1,6 +1,6 @@
-//! What the log keeps of windows, so that a daemon which is started again goes on with them (SPEC §4.6).
+//! What the log keeps of windows, so that a daemon that is started again goes on with them (SPEC §4.6).
 //!
-//! It is part of the row that each landing has in the log, and costs no write of its own.
+//! It is part of the row that each landing has in the log, and so costs no write of its own.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -16,19 +16,19 @@ use crate::model::{RelPath, Stamp};
 use crate::protocol::{Event, EventName};
 use crate::sys::process;
 
-/// What the next write to what landed is judged against.
+/// What the next write to a landed file is judged against.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowNote {
-    /// Where it was opened, as that was called then; none: at the path that landed.
+    /// The path at which the window was opened, by its name then; `None` if that is the path that landed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub opened_at: Option<RelPath>,
     /// Content before the first landing in the window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first: Option<Kept>,
-    /// Device and inode of what landed; none: whatever stands at the path once a recovery has finished it, if anything.
+    /// Device and inode of what landed; `None` for whatever recovery leaves at the path once it has finished the landing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<(u64, u64)>,
-    /// When, by a clock that nobody sets ([`process::uptime`]).
+    /// The time, by a clock that cannot be set ([`process::uptime`]).
     pub at: Duration,
 }
 
@@ -37,11 +37,11 @@ pub struct WindowNote {
 pub struct RecentLanding {
     pub path: RelPath,
     pub note: WindowNote,
-    /// Nothing has landed at the path since, and no person has decided about it.
+    /// True if nothing has landed at the path since, and no person has decided about it.
     pub is_last: bool,
-    /// What it left; none: nothing.
+    /// What it left; `None` if nothing.
     pub left: Option<Version>,
-    /// No less time has passed since.
+    /// At least this much time has passed since.
     pub age: Duration,
 }
 
@@ -50,7 +50,7 @@ impl RecentLanding {
         self.note.opened_at.as_ref().unwrap_or(&self.path)
     }
 
-    /// What lower has there as long as nobody has touched it.
+    /// Returns the stamp that lower has there as long as nothing has touched it.
     pub fn stamp(&self) -> Option<Stamp> {
         let Version { size, mtime, .. } = self.left?;
         let (device, inode) = self.note.file.unwrap_or_default();
@@ -63,15 +63,15 @@ impl WindowNote {
         Self { opened_at, first, file, at: process::uptime() }
     }
 
-    /// After a start of the machine the clock counts from nothing, and tells less than has passed: a window may stay open
-    /// for longer by that, and none is closed too early.
+    /// After a start of the machine the clock begins at zero and shows less than has passed: a window may stay open for
+    /// longer, but none is closed too early.
     fn age(&self) -> Duration {
         process::uptime().saturating_sub(self.at)
     }
 }
 
 impl Epilogue {
-    /// What a landing has left is known now; none: it opens no window.
+    /// Sets the window, once it is known what a landing has left; `None` if it opens none.
     pub fn note_window(&mut self, note: Option<WindowNote>) {
         let landing = self.events.iter_mut().find(|event| event.window.is_some());
         if let Some(landing) = landing {
@@ -81,8 +81,8 @@ impl Epilogue {
 }
 
 impl Store {
-    /// The landings of this session that are no older than `age_max`, the latest first. What a window began with is kept as
-    /// long as it is open; what began with something that is not kept any more is left out.
+    /// Returns the landings of this session that are no older than `age_max`, the latest first. Content that a window
+    /// began with is kept while it is open; a landing is left out if the content its window began with is gone.
     pub fn recent_landings(&self, age_max: Duration) -> Result<Vec<RecentLanding>> {
         let mut recent = Vec::new();
         {
@@ -121,12 +121,12 @@ fn left_at(path: &RelPath, effects: &[PathEffect]) -> Option<Version> {
     })
 }
 
-/// Of the daemon, and not of a run, which is a process.
+/// True for the end of the daemon's session, not of a run, which is a process.
 fn is_session_end(event: &Event) -> bool {
     event.event == EventName::SessionEnded && event.pid.is_none()
 }
 
-/// What a person has decided ends the window.
+/// A decision by a person ends the window.
 fn is_decision(name: EventName) -> bool {
     matches!(name, EventName::Confirmed | EventName::RolledBack | EventName::Undone)
 }

@@ -1,4 +1,4 @@
-//! What somebody else put where a landing was at work: it is found, and kept.
+//! Finds and keeps what other programs put where a landing was at work.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -15,7 +15,7 @@ use crate::sys::OFlags;
 use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::tree::{self, Place, Tree, is_absent};
 
-/// Something in a directory that is no temporary name of ours, nor a directory that `goes`. `within` is the path in `tree`.
+/// Returns an entry below `within` that is neither a temporary name of ours nor a directory that `goes`, if there is one.
 pub(super) fn foreign_in(
     tree: &Tree,
     within: &RelPath,
@@ -33,8 +33,8 @@ pub(super) fn foreign_in(
     Ok(None)
 }
 
-/// Makes a backup of what somebody wrote at `path` at the very moment of a landing, and which is at `place` now; of a
-/// directory backups of what he put into it, which goes from there.
+/// Makes a backup of what another program wrote at `path` at the very moment of a landing, which is at `place` now. If
+/// that is a directory, its files become backups and are removed from it.
 pub(in crate::store) fn keep_foreign(store: &Store, path: &RelPath, place: &Place) -> Result<()> {
     match place.stat().doing(|| format!("keep what somebody wrote at {path}"))? {
         None => Ok(()),
@@ -43,7 +43,7 @@ pub(in crate::store) fn keep_foreign(store: &Store, path: &RelPath, place: &Plac
     }
 }
 
-/// The directory, which stood at `path`, can go: it is empty afterwards, but for temporary names.
+/// Empties a directory that stood at `path`, except for temporary names, so that it can go.
 fn keep_within(store: &Store, path: &RelPath, dir: &Place) -> Result<()> {
     let doing = || format!("keep what somebody wrote in {path}");
     let dir = Arc::new(dir.open(OFlags::RDONLY | OFlags::DIRECTORY).doing(doing)?);
@@ -79,12 +79,12 @@ fn keep_entry(store: &Store, path: &RelPath, place: &Place, meta: &Meta) -> Resu
             None,
             meta,
         ),
-        // Nothing whose content could be lost.
+        // Nothing else has content that could be lost.
         _ => Ok(()),
     }
 }
 
-/// As [`keep_foreign`] of a file that is open.
+/// As [`keep_foreign`], for a file that is open.
 pub(super) fn keep_foreign_file(store: &Store, path: &RelPath, file: &File, meta: &Meta) -> Result<()> {
     keep_foreign_content(store, path, store.stage_content(file)?, file::masked_group(file, meta.mode), meta)
 }
@@ -126,7 +126,7 @@ fn keep_foreign_content(
     })
 }
 
-/// A directory that is gone, or in which somebody else has put something, is left alone.
+/// Removes an empty directory. One that is gone, or into which something has been put, is left alone.
 pub(in crate::store) fn remove_if_empty(place: &Place) -> std::io::Result<()> {
     match place.remove_dir() {
         Err(err) if is_absent(&err) || err.raw_os_error() == Some(libc::ENOTEMPTY) => Ok(()),

@@ -1,8 +1,8 @@
 //! Writing in place: [`Act::Rewrite`], for an inode with several names, all of which are to show the new content.
 //!
-//! No rename makes it new at once. Both contents are kept before the first byte is written, so that half of it can be
-//! finished or undone. Others are kept from opening the file meanwhile. Where somebody has it open already, each piece is
-//! looked at before it is written over: what he has written by then is found, and stays.
+//! No rename makes the content new at once. Both contents are kept before the first byte is written, so that a
+//! half-written file can be finished or undone. Others are kept from opening the file meanwhile. If another program has
+//! it open already, each piece is checked before it is overwritten: what the program has written by then stays.
 
 use std::cell::{Cell, OnceCell};
 use std::fs::File;
@@ -16,42 +16,42 @@ use crate::store::{Context, Result, Store};
 use crate::sys::file::{self, Meta, Overwritten};
 use crate::sys::{OFlags, lease};
 
-/// What a step has open to write in place.
+/// The files that a step has open to write in place.
 #[derive(Default)]
 pub(super) struct InPlace {
-    /// Attributes are copied from here; none at recovery, which has the intent alone.
+    /// The file whose attributes are copied; `None` at recovery, which has only the intent.
     new: Option<File>,
     file: OnceCell<File>,
-    /// Whether nobody else can open the file.
+    /// True if nothing else can open the file.
     is_alone: Cell<bool>,
-    /// How far it was written when it turned out that somebody else has written to it.
+    /// How far the file was written when it turned out that another program has written to it, too.
     crossed_at: Cell<Option<u64>>,
 }
 
 impl Staged {
-    /// Opens what is written and what is written to: after the promise only the disk is to be in the way.
+    /// Opens the target and duplicates `new`, so that after the promise only a failing disk is in the way.
     pub fn open_to_rewrite(&mut self, new: &File) -> Result<()> {
         self.in_place.new = Some(new.try_clone().doing(|| "duplicate a descriptor".to_owned())?);
         self.written().map(drop)
     }
 
-    /// What is written to.
+    /// The file that is written to.
     fn written(&self) -> Result<&File> {
         if self.in_place.file.get().is_none() {
             let opened = self.place.open(OFlags::RDWR | OFlags::NONBLOCK).doing(|| self.doing("write"))?;
-            // Nobody else has set it meanwhile.
+            // Still unset: the cell is not shared between threads.
             return Ok(self.in_place.file.get_or_init(|| File::from(opened)));
         }
         Ok(self.in_place.file.get().expect("just looked at"))
     }
 
-    /// What is written, to be synced.
+    /// Returns the file that is written in place, to be synced.
     pub fn rewritten(&self) -> Result<Option<File>> {
         let Act::Rewrite { .. } = self.step.act else { return Ok(None) };
         self.written()?.try_clone().map(Some).doing(|| "duplicate a descriptor".to_owned())
     }
 
-    /// From here on, if it can be had, nobody else opens what is written in place and was opened for that.
+    /// From here on no one else can open the target, if it is open here and a lease can be had.
     pub fn keep_others_out(&self) {
         if let Some(file) = self.in_place.file.get() {
             self.in_place.is_alone.set(lease::keep_others_out(file));
@@ -64,8 +64,9 @@ impl Staged {
         }
     }
 
-    /// What is to be written in place, or was kept for what replaces it, has not been renamed by us yet, so that its ctime
-    /// tells also of who has written and put times back, and of a new mode. But where reading it has moved that.
+    /// Checks that what is to be rewritten, or is replaced and was kept, is unchanged. It has not been renamed by us yet,
+    /// so its ctime also reveals a new mode and a writer that has put the times back. A file whose ctime moves when we
+    /// read it is the exception.
     pub fn check_unwritten(&self) -> Result<()> {
         let doing = || self.doing("check");
         let is_expected = |meta: Option<Meta>| meta.map(|meta| meta.stamp()) == self.step.expect;
@@ -122,14 +123,14 @@ impl Staged {
         }
     }
 
-    /// Does a torn rewrite once more. What it finds is not what it expected before the first time.
+    /// Repeats a torn rewrite, which does not find what was expected before the first attempt.
     pub fn write_again(&self, store: &Store) -> Result<()> {
         let Act::Rewrite { new, looks, .. } = &self.step.act else { return Ok(()) };
         self.write_over(store, *new, looks.map(|(old, new)| (new, old)))
     }
 
-    /// What is in the inode need not be what was expected before it was first written to. `looks` are those that it gets, and
-    /// those that come instead of them.
+    /// Overwrites whatever is in the inode, which need not be what was expected before the first write. `looks` are the
+    /// looks that the inode gets, and those that they replace.
     fn write_over(&self, store: &Store, digest: Digest, looks: Option<(Looks, Looks)>) -> Result<()> {
         let file = self.written()?;
         self.keep_others_out();
@@ -152,12 +153,12 @@ impl Staged {
         kept.map_err(Into::into).doing(|| self.doing("write"))
     }
 
-    /// Of the old content and the new nothing is lost, however much of each is there. What somebody wrote beside them becomes
-    /// a backup.
+    /// Nothing is lost of the old content or the new, however much of each is in the file. If another program has written
+    /// something else to it, the file becomes a backup.
     fn keep_unless_ours(&self, store: &Store, file: &File) -> Result<()> {
         let Act::Rewrite { old, new, .. } = &self.step.act else { return Ok(()) };
         let doing = || self.doing("look for what somebody wrote at");
-        // Damage of the one that is not written is no reason not to write the other.
+        // Damage to the content that is not written is no reason not to write the other.
         let [old, new] = [old, new].map(|digest| store.unchecked_content_file(*digest));
         let (Some(old), Some(new)) = (old?, new?) else { return Err(self.conflict()) };
         match file::is_mixture(file, &old, &new).doing(doing)? {
@@ -166,7 +167,8 @@ impl Staged {
         }
     }
 
-    /// What is written in place is on disk before its intent goes, which alone can tell half of it from somebody's edit.
+    /// Syncs what is written in place. The intent goes only after that, because it alone can tell a half-written file
+    /// from another program's edit.
     pub fn sync_rewritten(&self) -> Result<()> {
         let doing = || self.doing("sync");
         let is_rewrite = matches!(self.step.act, Act::Rewrite { .. });
@@ -176,8 +178,7 @@ impl Staged {
         self.written()?.sync_all().doing(doing)
     }
 
-    /// The bytes decide: a disk that lost its power may have them without the size and times that they came with, or these
-    /// without them.
+    /// The bytes decide: a disk that lost power may have them without their size and times, or the reverse.
     pub(super) fn progress_in_place(
         &self,
         (old, new): (Digest, Digest),

@@ -1,4 +1,4 @@
-//! What comes to stand at a path, made where it waits for that.
+//! New entries for a landing, each made where it waits to be put at its path.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -11,13 +11,13 @@ use crate::sys::file::{self, Meta};
 use crate::sys::tree::Place;
 use crate::sys::{Mode, OFlags, xattr};
 
-/// What comes to stand at a path.
+/// What is going to stand at a path.
 pub enum NewContent<'a> {
     /// A copy of this file's bytes, with the owner, mode, attributes and times of `like`.
     File { file: &'a File, like: &'a File, meta: Meta },
-    /// The same of these bytes.
+    /// Like [`Self::File`], with these bytes.
     Bytes { bytes: &'a [u8], like: &'a File, meta: Meta },
-    /// `times`: of last access and modification; none: now.
+    /// `times` are those of last access and modification; `None` means now.
     Symlink { target: &'a OsStr, uid: u32, gid: u32, times: Option<(Timestamp, Timestamp)> },
     /// An empty directory with the owner, mode, attributes and times of `like`. Later steps may place what is in it.
     Dir { like: &'a File, meta: Meta },
@@ -25,7 +25,7 @@ pub enum NewContent<'a> {
     Node { looks: NodeLooks, like: Option<&'a File> },
 }
 
-/// What is made to be placed: under its temporary name, or without one.
+/// An entry that was made to be placed: under its temporary name, or without a name.
 pub(super) struct MadeEntry {
     pub meta: Meta,
     pub nameless: Option<File>,
@@ -55,7 +55,7 @@ pub(super) fn make_entry(
         NewContent::Dir { like, meta } => {
             waiting.make_dir(Mode::RWXU)?;
             let temp = File::from(waiting.open(OFlags::RDONLY | OFlags::DIRECTORY)?);
-            // It looks as it shall once all is in it.
+            // It gets its final mode once all is in it.
             file::copy_looks(like.as_fd(), &Meta { mode: meta.mode | 0o700, ..*meta }, temp.as_fd())?;
             MadeEntry::at(waiting)
         }
@@ -96,7 +96,7 @@ fn write_file(
     Ok(MadeEntry { meta: meta_when_named(&made)?, nameless: is_nameless.then_some(made) })
 }
 
-/// Of a file that may have no name yet, as it is going to be with one.
+/// The metadata of a file that may have no name yet, as it will be with one.
 pub(super) fn meta_when_named(file: &File) -> std::io::Result<Meta> {
     let meta = Meta::of(file.as_fd())?;
     Ok(Meta { links: meta.links.max(1), ..meta })

@@ -17,33 +17,33 @@ use crate::sys::file::{FileKind, Meta};
 use crate::sys::tree::{Dirs, Place, Tree};
 use crate::sys::{Mode, OFlags, RenameFlags};
 
-/// One step, with its directory held open: renames of ancestors do not matter to it.
+/// One step, with its directory held open, so that renames of ancestors do not affect it.
 pub(in crate::store) struct Staged {
     pub step: Step,
     pub(super) place: Place,
-    /// Where a [`Act::Place`], [`Act::Remove`] or [`Act::Supplant`] has its temporary name, and [`Act::Take`] and
-    /// [`Act::Raise`] the name that their file comes from.
+    /// The temporary name of a [`Act::Place`], [`Act::Remove`] or [`Act::Supplant`], and the name that the file of a
+    /// [`Act::Take`] or [`Act::Raise`] comes from.
     pub(super) waiting: Option<Place>,
-    /// What a [`Act::Place`] has made without a name, which it gets when it is applied; none at recovery.
+    /// The file that a [`Act::Place`] has made without a name, which it gets when applied; `None` at recovery.
     pub(super) nameless: Option<File>,
     /// The second path of a step that names two.
     pub(super) other: Option<Place>,
-    /// Of a [`Act::Rewrite`].
+    /// State of a [`Act::Rewrite`].
     pub(super) in_place: InPlace,
-    /// What the path gets, as nobody has touched it. None where the step makes nothing, and where an older program's journal
-    /// tells its number alone.
+    /// What the path gets, as it was made, before anyone could touch it. `None` if the step makes nothing, or if an older
+    /// program's journal has only its inode number.
     pub(super) placed: Option<Stamp>,
-    /// What the new content of a [`Act::Place`] or [`Act::Raise`] was given the looks of, which somebody may change below
-    /// meanwhile; none at recovery.
+    /// The entry whose mode and owner the new content of a [`Act::Place`] or [`Act::Raise`] was given; they may change
+    /// below meanwhile. `None` at recovery.
     pub(super) expect_looks: Option<Meta>,
-    /// Whether what is there goes, and was kept as it was then: it must be that still.
+    /// True if what is there goes, and was kept: it must still be what was kept.
     pub(super) is_kept: bool,
-    /// Whether a [`Act::Rewrite`] may have written to its inode, or a [`Act::Link`] has made its name. Recovery does not know,
-    /// and goes by what is there.
+    /// True if a [`Act::Rewrite`] may have written to its inode, or a [`Act::Link`] has made its name. Recovery does not
+    /// know this and goes by what is there.
     pub(super) begun: Cell<bool>,
-    /// What a [`Act::Remove`] has taken from its path, once it was applied by this process.
+    /// The kind of what a [`Act::Remove`] has taken from its path, once this process has applied it.
     taken: Cell<Option<FileKind>>,
-    /// At recovery, of the file of an entry of upper: that it has gone from there, which only its landing does.
+    /// At recovery: true if the file of an upper entry is no longer in upper, which only its landing can cause.
     has_left_upper: bool,
 }
 
@@ -69,8 +69,8 @@ impl Staged {
         }
     }
 
-    /// A step as a journal tells it, with its directory opened anew: one of lower, or one that a step of `among` puts
-    /// there, takes from there or renames.
+    /// Makes a step, as the journal has it, with its directory opened anew: one of lower, or one that a step of `among`
+    /// puts there, takes from there or renames.
     pub fn reopen((store, tree): (&Store, &Tree), step: Step, among: &[Staged], dirs: &mut Dirs) -> Result<Self> {
         let place = place_among(among, dirs, tree, &step.path)?;
         let other = step.other().map(|other| place_among(among, dirs, tree, other)).transpose()?;
@@ -90,8 +90,8 @@ impl Staged {
         Ok(Self { waiting, other, placed, ..Self::new(step, place) })
     }
 
-    /// The step in a copy of the project. Its inodes are others: which of the two places of a step has what was expected is
-    /// told by looks, and of what anybody may write to meanwhile by what is there and what is not.
+    /// Adapts the step to a copy of the project, which has other inodes. Looks tell which of the step's two places has
+    /// what was expected; for an entry that programs may write to meanwhile, only presence does.
     pub fn adopted(mut self) -> Result<Self> {
         let doing = || self.doing("examine");
         let here = self.place.stat().doing(doing)?;
@@ -110,7 +110,7 @@ impl Staged {
         Ok(self)
     }
 
-    /// Whether what was expected at the path is at the step's other place, or what is new came to where nothing was.
+    /// True if what was expected at the path is at the step's other place, or if the new entry has come to a free path.
     fn has_moved(&self, here: &Option<Meta>, beside: &Option<Meta>) -> bool {
         let Some(expect) = self.step.expect else { return here.is_some() && beside.is_none() };
         let is = |meta: &Option<Meta>, stamp: &Stamp| meta.is_some_and(|meta| looks_like(&meta, stamp));
@@ -153,7 +153,7 @@ impl Staged {
                 Ok(())
             }
             Act::Take { new, .. } => {
-                // Nobody else has another copy of it, so it changes places only where that is going to last.
+                // There is no other copy of the file, so it changes places only if that is going to last.
                 if !is_same_entry(self.waiting(), new).doing(|| self.doing("check"))? {
                     return Err(self.conflict());
                 }
@@ -168,7 +168,7 @@ impl Staged {
             }
             Act::Relocate { onto, .. } => {
                 self.check_inodes()?;
-                // Over a directory the kernel makes sure that it is empty.
+                // If it replaces a directory, the kernel makes sure that this one is empty.
                 let flags = if onto.is_some() { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
                 self.place.rename(self.other(), flags).doing(|| self.doing("rename"))
             }
@@ -195,7 +195,7 @@ impl Staged {
             {
                 match self.swap_back(self.waiting())? {
                     Back::AsItWas => Ok(()),
-                    // The old content is nowhere else, and no intent tells of it any more.
+                    // The old content is nowhere else, and the intent that tells of it is about to go.
                     Back::Foreign => self.keep_waiting(store, self.waiting()),
                 }
             }
@@ -203,9 +203,9 @@ impl Staged {
                 self.take_back(self.waiting())
             }
             Act::Remove { .. } => match self.waiting().rename(&self.place, RenameFlags::NOREPLACE) {
-                // Somebody has made something in its place.
+                // Another program has created something in its place.
                 Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => self.keep_waiting(store, self.waiting()),
-                // Somebody has removed it first, or all of its directory.
+                // Another program has removed it first, or its whole directory.
                 Err(err) if err.kind() == std::io::ErrorKind::NotFound => Ok(()),
                 other => other.doing(doing),
             },
@@ -226,7 +226,7 @@ impl Staged {
         }
     }
 
-    /// Puts the waiting entry in place, and makes sure that what came out is what was expected to be there.
+    /// Puts the waiting entry in place, and checks that what came out is what was expected to be there.
     fn swap_in(&self, store: &Store) -> Result<()> {
         let waiting = self.waiting();
         let doing = || self.doing("replace");
@@ -245,7 +245,7 @@ impl Staged {
             other => other.doing(doing)?,
         }
         let is_expected = match self.step.act {
-            // What is in it is looked at once all that is to go has gone.
+            // Its content is checked once all that is to go has gone (`Work::check_emptied`).
             Act::Supplant { .. } => self.is_expected_inode(&waiting.stat().doing(doing)?),
             _ => waiting
                 .stat()
@@ -255,14 +255,14 @@ impl Staged {
         if is_expected {
             return Ok(());
         }
-        // Somebody put something else there between the check and the rename: it goes back, untouched.
+        // Another program put something else there between the check and the rename: it goes back, untouched.
         let back = self.swap_back(waiting)?;
         if matches!((back, &self.step.act), (Back::Foreign, Act::Take { .. } | Act::Raise { .. })) {
-            // Where the program or upper has its file is no temporary name of ours, which would be looked after.
+            // The waiting name is the program's own or upper's, not a temporary name, which would be swept later.
             self.keep_waiting(store, waiting)?;
             discard_temp(waiting)?;
             if let Act::Raise { .. } = self.step.act {
-                // It has landed, and he has written to it since.
+                // The raised file has landed, and another program has changed it since.
                 return Ok(());
             }
         }
@@ -274,12 +274,12 @@ impl Staged {
         self.expect_looks.is_none_or(|expected| looks(&expected) == looks(out))
     }
 
-    /// Undoes an exchange. Where something other than our own entry comes out by that, it came there a moment ago: it
-    /// stays in its place, as the newest, and what it came instead of goes on waiting.
+    /// Undoes an exchange. If something other than our own entry comes out, another program put it there a moment ago: as
+    /// the newest it stays in its place, and what it replaced goes on waiting.
     fn swap_back(&self, waiting: &Place) -> Result<Back> {
         let doing = || self.doing("put back");
         match waiting.rename(&self.place, RenameFlags::EXCHANGE) {
-            // Somebody removed ours, and meant what was there.
+            // Another program removed ours, and meant what was there before.
             Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(Back::Foreign),
             other => other.doing(doing)?,
         }
@@ -293,7 +293,7 @@ impl Staged {
         Ok(Back::Foreign)
     }
 
-    /// Undoes a placing where nothing was. What somebody has put there since stays.
+    /// Undoes a placing at a free path. What another program has put there since stays.
     fn take_back(&self, waiting: &Place) -> Result<()> {
         let doing = || self.doing("take back");
         match self.place.rename(waiting, RenameFlags::NOREPLACE) {
@@ -304,13 +304,13 @@ impl Staged {
             return Ok(());
         }
         match waiting.rename(&self.place, RenameFlags::NOREPLACE) {
-            // Once more: the newest has the place, and what waits is kept when its name goes.
+            // Something newer has come again: it keeps the place, and what waits becomes a backup when its name goes.
             Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
             other => other.doing(doing),
         }
     }
 
-    /// Whether what waits is what this step made, as it made it.
+    /// True if what waits is what this step made, and unchanged.
     fn is_ours(&self, waiting: &Place) -> std::io::Result<bool> {
         Ok(waiting.stat()?.is_some_and(|meta| self.is_made_here(&meta)))
     }
@@ -318,7 +318,7 @@ impl Staged {
     fn is_made_here(&self, meta: &Meta) -> bool {
         match (&self.placed, &self.step.act) {
             (Some(placed), _) if !meta.is_dir() => same_entry(meta, placed),
-            // A directory changes by what later steps put into it.
+            // A directory is changed by what later steps put into it.
             (_, Act::Place { inode, .. } | Act::Supplant { inode, .. }) => meta.inode == *inode,
             (_, _) => false,
         }
@@ -334,7 +334,7 @@ impl Staged {
         match self.step.expect {
             Some(expect) if !moved.is_some_and(|moved| same_entry(&moved, &expect)) => {
                 match waiting.rename(&self.place, RenameFlags::NOREPLACE) {
-                    // Something newer still has come: it stays, and what waits is kept when its name goes.
+                    // Something newer still has come: it stays, and what waits becomes a backup when its name goes.
                     Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => {}
                     other => other.doing(doing)?,
                 }
@@ -347,7 +347,7 @@ impl Staged {
         }
     }
 
-    /// Whether a directory has gone by this step, in which may be what nobody knew of.
+    /// True if this step takes away a directory, which may contain entries that the landing does not know of.
     pub(super) fn takes_dir(&self) -> Result<bool> {
         match (&self.step.act, self.taken.get()) {
             (Act::Supplant { .. }, _) => Ok(true),
@@ -361,11 +361,11 @@ impl Staged {
         }
     }
 
-    /// Whether what was expected at the path goes.
+    /// True if what was expected at the path goes.
     pub(super) fn replaces(&self) -> bool {
         match self.step.act {
             Act::Place { .. } | Act::Raise { .. } | Act::Take { .. } | Act::Remove { .. } => self.step.expect.is_some(),
-            // What is in a directory is looked at once all that is to go has gone.
+            // The content of a directory is checked once all that is to go has gone.
             Act::Supplant { .. } | Act::Rewrite { .. } => false,
             Act::Move { .. } | Act::Relocate { .. } | Act::Exchange { .. } | Act::Link { .. } => false,
         }
@@ -379,7 +379,7 @@ impl Staged {
         if same { Ok(()) } else { Err(self.conflict()) }
     }
 
-    /// What is renamed may be written to meanwhile; it only must be the same thing.
+    /// A program may write to what is renamed, so only the inode must be the same.
     fn check_inodes(&self) -> Result<()> {
         let here = self.place.stat().doing(|| self.doing("check"))?;
         let other_is_it = match &self.step.act {
@@ -389,12 +389,12 @@ impl Staged {
         if other_is_it && self.is_expected_inode(&here) { Ok(()) } else { Err(self.conflict()) }
     }
 
-    /// False only for what has certainly not been written to, and for a name that was there before.
+    /// False only for an inode that has certainly not been written to, and for a name that was there before.
     pub(super) fn may_have_begun(&self) -> bool {
         self.begun.get() || !matches!(self.step.act, Act::Rewrite { .. } | Act::Link { .. })
     }
 
-    /// What is there may not look as it should yet: that comes after content, and after all that is in a directory.
+    /// Gives the entry its final attributes: after its content, and after all that is in it if it is a directory.
     pub fn dress(&self) -> Result<()> {
         let (looks, is_dir) = match &self.step.act {
             Act::Rewrite { looks: Some((_, new)), .. } => (new, false),
@@ -406,11 +406,11 @@ impl Staged {
         let doing = || self.doing("change attributes of");
         let inode = File::from(self.place.open(OFlags::RDONLY | OFlags::NONBLOCK).doing(doing)?);
         looks.give(&inode).doing(doing)?;
-        // Only what is confirmed has directories of its own: it is to be durable.
+        // Only a confirm lands directories, and it must be durable.
         if is_dir { inode.sync_all().doing(doing) } else { Ok(()) }
     }
 
-    /// The directory that this step puts at `path`, or takes from there, wherever it stands by now.
+    /// Opens the directory that this step puts at `path` or takes from there, wherever it stands by now.
     pub(super) fn own_dir(&self, path: &RelPath) -> Result<Option<OwnedFd>> {
         let is_from = self.step.path == *path;
         let inode = match (&self.step.act, self.step.expect) {
@@ -432,7 +432,7 @@ impl Staged {
 
     pub fn outcome(&self) -> Result<StepOutcome> {
         if matches!(self.step.act, Act::Remove { .. }) {
-            // What has come there since is somebody's.
+            // Whatever has come there since belongs to another program.
             return Ok(StepOutcome { path: self.step.path.clone(), meta: None });
         }
         let (path, place) = match (&self.step.act, &self.other) {
@@ -443,8 +443,8 @@ impl Staged {
         Ok(StepOutcome { path: path.clone(), meta: there.map(|there| self.as_made(there)) })
     }
 
-    /// What somebody has written to it, or put in its place, since it stands there is not of our making. It is told as it
-    /// was made, so that the next look finds it changed.
+    /// What another program has written to the entry, or put in its place, is not of our making. The entry is reported as
+    /// it was made, so that the next look finds it changed.
     fn as_made(&self, there: Meta) -> Meta {
         match self.placed {
             Some(made) if !there.is_dir() && !same_entry(&there, &made) => {
@@ -455,7 +455,7 @@ impl Staged {
         }
     }
 
-    /// Where names of the project come and go by it.
+    /// The places at which names of the project come and go by this step.
     pub fn places(&self) -> impl Iterator<Item = (&RelPath, &Place)> {
         std::iter::once(&self.place).chain(&self.other).map(|place| (&self.step.path, place))
     }
@@ -464,20 +464,20 @@ impl Staged {
         self.waiting.as_ref().expect("a placing or a removal is made with its temporary name")
     }
 
-    /// Where it has its temporary name as long as no directory is renamed.
+    /// The path of its temporary name, as long as no directory is renamed.
     fn waiting_path(&self) -> Option<RelPath> {
         let waiting = self.waiting.as_ref().filter(|waiting| is_temp_name(&waiting.name))?;
         self.step.path.parent()?.join(&waiting.name).ok()
     }
 
-    /// Where what is at a path is as long as its directory waits.
+    /// Where an entry at `path` is while its directory waits under its temporary name.
     fn waiting_path_of(&self, path: &RelPath) -> Option<RelPath> {
         let is_below = path.is_within(&self.step.path);
         is_below.then(|| path.rebase(&self.step.path, &self.waiting_path()?)).flatten()
     }
 
-    /// Whether what waits may have what somebody wrote while it stood at the path: a directory, before or after, into which
-    /// he may have put something, or what is neither ours nor what was kept.
+    /// True if what waits may contain what another program wrote while it stood at the path: it is, or was, a directory,
+    /// into which something may have been put, or it is neither ours nor what was kept.
     fn may_have_theirs(&self) -> bool {
         let may_be_dir = matches!(self.step.act, Act::Supplant { .. } | Act::Place { looks: Some(_), .. });
         let waits = || self.waiting.as_ref().map_or(Ok(None), Place::stat);
@@ -488,7 +488,7 @@ impl Staged {
         self.is_made_here(there) || self.step.expect.is_some_and(|expect| same_entry(there, &expect))
     }
 
-    /// Where what is at a path before this step is after it, if it goes along.
+    /// Returns where this step takes an entry at `path`, if the entry goes along.
     fn carried_path(&self, path: &RelPath) -> Option<RelPath> {
         match &self.step.act {
             Act::Relocate { to, .. } => path.rebase(&self.step.path, to),
@@ -499,36 +499,36 @@ impl Staged {
         }
     }
 
-    /// After undoing, the new entry; after finishing, the old one, whose content is kept. Whatever else it is came from
-    /// somebody who wrote at the very moment of a rename, and becomes a backup before it goes.
+    /// Removes what waits: after undoing, the new entry; after finishing, the old one, whose content is kept. Anything
+    /// else was written by another program at the very moment of a rename, and becomes a backup first.
     pub fn remove_waiting(&self, store: &Store) -> Result<()> {
         let Some(waiting) = &self.waiting else { return Ok(()) };
-        // What was placed where nothing was has left nothing.
+        // Placing an entry at a free path leaves nothing behind.
         let Some(there) = waiting.stat().doing(|| self.doing("examine"))? else { return Ok(()) };
         if matches!(self.step.act, Act::Take { .. }) && !self.is_expected_inode(&Some(there)) {
-            // The file that was not taken after all, or one that somebody has made under its name since.
+            // It is the file that was not taken after all, or one that was created under its name since.
             return Ok(());
         }
         if let Act::Raise { new, .. } = &self.step.act
             && is_inode(&Some(there), new)
         {
-            // What has not landed after all is upper's as before, and may have been written to since.
+            // A file that has not landed after all is upper's as before, and may have been written to since.
             return Ok(());
         }
-        // In a directory may be others that go with it, and what somebody has put there.
+        // A directory may contain other entries that wait, and what another program has put there.
         if there.is_dir() || !self.is_known(&there) {
             self.keep_waiting(store, waiting)?;
         }
         discard_temp(waiting)
     }
 
-    /// Makes a backup of what waits, by the name of the path it was written to.
+    /// Makes a backup of what waits, named after the path it was written to.
     fn keep_waiting(&self, store: &Store, waiting: &Place) -> Result<()> {
         keep_foreign(store, &self.step.path, waiting)
     }
 
-    /// Looks whether the file of an entry of upper is there. What somebody has done to it since it landed is his, and no reason
-    /// to take it for one that waits. Not after a power cut, which may have taken it.
+    /// Checks at recovery whether the file of an upper entry is still in upper. If not, it has landed, whatever was done
+    /// to it since. After a power cut that proves nothing: the file may be lost.
     pub fn look_for_upper(&mut self, store: &Store) -> Result<()> {
         let Act::Raise { new, .. } = &self.step.act else { return Ok(()) };
         let is_there = is_inode(&self.waiting().stat().doing(|| self.doing("look in upper for"))?, new);
@@ -536,7 +536,7 @@ impl Staged {
         Ok(())
     }
 
-    /// Where the step stands, for recovery.
+    /// Returns how far the step got, for recovery.
     pub fn progress(&self) -> Result<Progress> {
         let doing = || self.doing("examine");
         let here = self.place.stat().doing(doing)?;
@@ -567,7 +567,7 @@ impl Staged {
         })
     }
 
-    /// Whether what is expected may be written to, or have names come and go in it, and still be what is expected.
+    /// True if what is expected may be written to, or have names come and go in it, and still be what is expected.
     fn is_by_inode(&self) -> bool {
         matches!(self.step.act, Act::Relocate { .. } | Act::Exchange { .. } | Act::Supplant { .. })
     }
@@ -576,7 +576,7 @@ impl Staged {
         self.step.expect.is_some_and(|expect| is_inode(here, &expect))
     }
 
-    /// What stands at the path, for reading.
+    /// Opens what stands at the path for reading.
     pub(super) fn open(&self) -> Result<File> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
         self.place.open(flags).map(File::from).doing(|| self.doing("read"))
@@ -599,26 +599,26 @@ impl Staged {
     }
 }
 
-/// What came of undoing an exchange.
+/// The result of undoing an exchange.
 enum Back {
     AsItWas,
-    /// Somebody else's stands there, and what stood there before waits.
+    /// Another program's entry stands there, and what stood there before waits.
     Foreign,
 }
 
-/// Where a journalled step stands.
+/// How far a journalled step got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) enum Progress {
     Todo,
     Done,
-    /// In the middle of a rewrite: the same inode, and neither all that was nor all that was to be. It can be written again.
+    /// In the middle of a rewrite: the same inode, with neither all of the old content nor of the new. It can be redone.
     Torn,
-    /// Something is there that neither was nor was to be.
+    /// Something stands there that is neither the old entry nor the new one.
     Foreign,
 }
 
-/// The temporary names that may stand: where they were made, where they are once directories are renamed, and where as long
-/// as their directory waits as well. What waits in a directory before that directory.
+/// Returns notes of the temporary names that may still stand: where they were made, where they are once directories are
+/// renamed, and where they are while their directory waits, too. What waits in a directory comes before the directory.
 pub(in crate::store) fn sweep_notes(staged: &[Staged]) -> Vec<SweepNote> {
     let mut notes = Vec::new();
     for (index, one) in staged.iter().enumerate().rev() {
@@ -635,35 +635,35 @@ pub(in crate::store) fn sweep_notes(staged: &[Staged]) -> Vec<SweepNote> {
     notes
 }
 
-/// Removes what waits before the landing is recorded, where that needs no note: once its only step is done it is never
-/// undone, for recovery finds it done, and what it replaced is kept with the intent. False where nothing was removed, or
-/// not all, so that notes must tell.
+/// Removes what waits before the landing is recorded, if that needs no note: once its only step is done the landing is
+/// never undone, because recovery finds it done, and what it replaced is kept with the intent. Returns false if something
+/// may be left, so that notes are needed.
 pub(in crate::store) fn sweep_early(staged: &[Staged], store: &Store) -> bool {
     match staged {
-        // What never had a temporary name has left none.
+        // An entry that never had a temporary name has left none.
         [one] if one.nameless.is_some() => true,
         [one] if matches!(one.step.act, Act::Raise { .. }) && one.step.expect.is_none() => true,
         [one] if matches!(one.step.act, Act::Place { looks: None, .. } | Act::Take { .. } | Act::Raise { .. }) => {
             one.remove_waiting(store).is_ok()
         }
         [one] if matches!(one.step.act, Act::Remove { .. }) => {
-            // Somebody may have put something into a directory.
+            // Another program may have put something into a directory.
             matches!(one.takes_dir(), Ok(false)) && one.remove_waiting(store).is_ok()
         }
-        // Nothing waits.
+        // A rename to a free name leaves nothing that waits.
         [one] => matches!(one.step.act, Act::Relocate { onto: None, .. }),
         [] | [_, _, ..] => false,
     }
 }
 
-/// The directory that the last of `staged` that puts one at `path`, or takes one from there, does so with.
+/// Opens the directory that the last of `staged` to do so puts at `path`, or takes from there.
 pub(super) fn own_dir(staged: &[Staged], path: &RelPath) -> Result<Option<OwnedFd>> {
     let found = staged.iter().rev().map(|staged| staged.own_dir(path));
     found.filter_map(Result::transpose).next().transpose()
 }
 
-/// Where `path` is, or is going to be when `staged` have been applied. Below a directory that gives its place to something
-/// else, or is renamed, it is where that directory is.
+/// Returns where `path` is, or is going to be once `staged` have been applied. Below a directory that is renamed, or that
+/// gives its place to something else, that is wherever the directory is.
 pub(super) fn place_among(staged: &[Staged], dirs: &mut Dirs, tree: &Tree, path: &RelPath) -> Result<Place> {
     let doing = || format!("open the directory of {path}");
     let place = || {
@@ -679,19 +679,19 @@ pub(super) fn place_among(staged: &[Staged], dirs: &mut Dirs, tree: &Tree, path:
     dirs.place(path, place)
 }
 
-/// Where `path` is.
+/// Returns the place of `path` in lower.
 pub(super) fn place_below(dirs: &mut Dirs, tree: &Tree, path: &RelPath) -> Result<Place> {
     dirs.place(path, || tree.place(path).doing(|| format!("open the directory of {path}")))
 }
 
-/// A rename changes ctime, so it does not count here.
+/// Compares without ctime, which a rename changes.
 fn same_entry(meta: &Meta, expect: &Stamp) -> bool {
     let stamp = meta.stamp();
     (stamp.device, stamp.inode, stamp.size, stamp.mtime) == (expect.device, expect.inode, expect.size, expect.mtime)
 }
 
-/// Whether it is the inode that a step has made, whoever has written to it since. It was made where it stands, so no file
-/// system below another gives it a new birth.
+/// True if this is the inode that a step has made, even if it was written to since. It was made where it stands, so no
+/// overlay file system has given it a new birth time by copying it up.
 fn is_inode_made(meta: &Meta, inode: u64, made: &Option<Stamp>) -> bool {
     match made {
         Some(made) if meta.is_dir() => Births::Stay.may_be_one(made.key(), meta.key()),
