@@ -68,7 +68,13 @@ pub(super) struct Reading<T> {
 
 impl<T: Send + 'static> Reading<T> {
     pub(super) fn begin(read: impl FnOnce(Instant) -> Result<T, Unread> + Send + 'static) -> Result<Self, Unread> {
-        let until = Instant::now() + TIME_MAX;
+        Self::begin_until(Instant::now() + TIME_MAX, read)
+    }
+
+    fn begin_until(
+        until: Instant,
+        read: impl FnOnce(Instant) -> Result<T, Unread> + Send + 'static,
+    ) -> Result<Self, Unread> {
         let (tell, told) = channel();
         thread::start("head", move || tell.send(read(until))).map_err(unread)?;
         Ok(Self { told, until })
@@ -93,24 +99,26 @@ pub(in crate::overlay) struct Turns {
 struct Turn(Turns);
 
 impl Turns {
-    /// While one reading is stuck, no other begins.
+    /// While one reading is stuck, no other begins. The wait for the turn counts as part of the reading's time.
     pub(super) fn in_time<T: Send + 'static>(
         &self,
         read: impl FnOnce() -> Result<T, Unread> + Send + 'static,
     ) -> Result<T, Unread> {
-        let turn = self.next().ok_or(Unread::TooLong)?;
-        let reading = Reading::begin(move |_| {
+        let until = Instant::now() + TIME_MAX;
+        let turn = self.next(until).ok_or(Unread::TooLong)?;
+        let reading = Reading::begin_until(until, move |_| {
             let _turn = turn;
             read()
         });
         reading?.end()
     }
 
-    /// `None` if the reader whose turn it is takes too long.
-    fn next(&self) -> Option<Turn> {
+    /// `None` if no turn comes until then, or if the reader whose turn it is takes too long.
+    fn next(&self, until: Instant) -> Option<Turn> {
         let (begun, over) = &*self.turn;
         let mut begun = begun.lock();
-        while let Some(until) = begun.map(|begun| begun + TIME_MAX) {
+        while let Some(others) = *begun {
+            let until = until.min(others + TIME_MAX);
             if Instant::now() >= until {
                 return None;
             }
@@ -208,4 +216,28 @@ fn without_first(path: &Path) -> &Path {
     let mut parts = path.components();
     parts.next();
     parts.as_path()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn who_waits_for_several_readings_waits_no_longer_than_for_one() {
+        let turns = Turns::default();
+        let reads = |turns: Turns| {
+            let begun = Instant::now();
+            let read = turns.in_time(|| {
+                thread::sleep(TIME_MAX * 3 / 5);
+                Ok(())
+            });
+            (read.is_ok(), begun.elapsed())
+        };
+        let readers: Vec<_> = (0..4).map(|_| turns.clone()).map(|turns| thread::spawn(move || reads(turns))).collect();
+        let ends: Vec<_> = readers.into_iter().map(|reader| reader.join().unwrap()).collect();
+        assert!(ends.iter().all(|(_, took)| *took < TIME_MAX * 3 / 2), "{ends:?}");
+        assert_eq!(ends.iter().filter(|(in_time, _)| *in_time).count(), 1, "{ends:?}");
+    }
 }
