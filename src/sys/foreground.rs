@@ -10,7 +10,6 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -18,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 use super::daemon::check_alone;
-use super::signals::{Received, exchange_mask, receive, signal_descriptor};
+use super::signals::{Received, exchange_mask, receive, set_of, signal_descriptor};
 
 /// Signals that may be sent to us and are meant for the program. Signals that stop, and those that no process can block,
 /// act on us as they always do.
@@ -78,7 +77,7 @@ impl Foreground {
         // If SIGCHLD were ignored, there would be no status to wait for.
         // SAFETY: sets the default action, which calls nothing of ours.
         let at_ends = unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
-        let set = set_of(FOR_THE_PROGRAM.into_iter().chain([libc::SIGCHLD]));
+        let set = set_of(&[&FOR_THE_PROGRAM[..], &[libc::SIGCHLD]].concat());
         let mask = exchange_mask(libc::SIG_BLOCK, &set)?;
         Ok(Self { signals: signal_descriptor(&set)?, mask, at_ends })
     }
@@ -216,17 +215,5 @@ fn pass_on(front: Front, number: libc::c_int) -> io::Result<()> {
             err if err.raw_os_error() == Some(libc::ESRCH) => Ok(()),
             err => Err(err),
         },
-    }
-}
-
-fn set_of(numbers: impl IntoIterator<Item = libc::c_int>) -> libc::sigset_t {
-    let mut set = MaybeUninit::uninit();
-    // SAFETY: `sigemptyset` initialises the set; all calls get a valid pointer and valid signal numbers.
-    unsafe {
-        libc::sigemptyset(set.as_mut_ptr());
-        for number in numbers {
-            libc::sigaddset(set.as_mut_ptr(), number);
-        }
-        set.assume_init()
     }
 }

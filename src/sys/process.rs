@@ -168,17 +168,6 @@ pub fn uid(pid: u32) -> Option<u32> {
     status_number(pid, "Uid:")
 }
 
-/// True if a thread may give the set-group-id bit to files of group `gid`: it is in that group, or has `CAP_FSETID`.
-/// False for a thread that is gone or outside our pid namespace.
-pub fn may_set_gid_bit(tid: u32, gid: u32) -> bool {
-    read(tid, "status").is_some_and(|status| status_lends_group(&status, gid))
-}
-
-fn status_lends_group(status: &[u8], gid: u32) -> bool {
-    let is_in_group = status_words(status, "Groups:").any(|group| group.parse() == Ok(gid));
-    is_in_group || status_keeps_set_id(status)
-}
-
 /// What a thread may do beyond what its user and group may.
 pub struct Rights {
     status: Vec<u8>,
@@ -209,15 +198,16 @@ impl Rights {
     pub fn acts_for_owners(&self) -> bool {
         self.capabilities & (CAP_FOWNER | CAP_CHOWN) != 0
     }
-}
 
-/// Whether set-id bits stay on files that a thread writes to: it has `CAP_FSETID`.
-pub fn keeps_set_id(tid: u32) -> bool {
-    read(tid, "status").is_some_and(|status| status_keeps_set_id(&status))
-}
+    /// Whether set-id bits stay on files that it writes to.
+    pub fn keeps_set_id(&self) -> bool {
+        self.capabilities & CAP_FSETID != 0
+    }
 
-fn status_keeps_set_id(status: &[u8]) -> bool {
-    parse_hexadecimal(status, "CapEff:").unwrap_or(0) & CAP_FSETID != 0
+    /// Whether it may give the set-group-id bit to files of a group: it is in that, or keeps the bit anyway.
+    pub fn lends_group(&self, gid: u32) -> bool {
+        self.keeps_set_id() || self.groups().contains(&gid)
+    }
 }
 
 /// True if a signal is pending that the thread neither blocks nor ignores: the system call it is in should end. Also true

@@ -303,7 +303,8 @@ fn drop_set_id_of(file: &File, mode: u32, caller: &Caller) -> io::Result<()> {
     // Without the group's execute bit, set-gid lends no group but marks the file for mandatory locks.
     let lends_group = mode & 0o2010 == 0o2010;
     let kept = mode & !SET_UID & if lends_group { !SET_GID } else { u32::MAX };
-    match kept == mode || process::keeps_set_id(caller.pid) {
+    let keeps_set_id = || process::rights(caller.pid).is_some_and(|rights| rights.keeps_set_id());
+    match kept == mode || keeps_set_id() {
         true => Ok(()),
         false => file::set_mode(file.as_fd(), kept),
     }

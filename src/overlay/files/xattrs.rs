@@ -168,7 +168,8 @@ impl Overlay {
 /// the set-gid bit as `chmod` does, but it sees us set the ACL, not the caller.
 fn drop_foreign_set_gid(inode: &Reached, caller: &Caller) -> std::io::Result<()> {
     let meta = inode.meta()?;
-    let may_lend = || caller.gid == meta.gid || process::may_set_gid_bit(caller.pid, meta.gid);
+    let lends_group = || process::rights(caller.pid).is_some_and(|rights| rights.lends_group(meta.gid));
+    let may_lend = || caller.gid == meta.gid || lends_group();
     match meta.mode & SET_GID != 0 && !may_lend() {
         true => inode.set_mode(meta.mode & !SET_GID),
         false => Ok(()),
