@@ -1,4 +1,4 @@
-//! What `confirm` and `discard` have in common: which changes, and whether a person agrees.
+//! What `confirm` and `discard` have in common: the selection of changes, and asking a person.
 
 use super::desk::{Answer, Desk, Format, Length, targets};
 use super::outcome::render_acted;
@@ -10,7 +10,7 @@ use clap::Args;
 use clap_complete::ArgValueCompleter;
 use std::ffi::OsString;
 
-/// Changes that one request can name: an id has 8 digits, two quotes and a comma, and a request 64 KiB.
+/// How many changes one request can name: each takes 8 digits, two quotes and a comma, and a request is at most 64 KiB.
 pub const COUNTED_MAX: usize = 5_000;
 
 #[derive(Args)]
@@ -34,7 +34,7 @@ pub struct Chosen {
     pub hunks: Vec<u32>,
 }
 
-/// What is to become of the changes that were chosen.
+/// What to do with the selected changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     Confirm,
@@ -59,17 +59,17 @@ impl Act {
     }
 }
 
-/// What `--all` comes to.
+/// What `--all` turns out to mean.
 enum All {
-    /// Which is tested first (SPEC §12).
+    /// Nothing is held; this is tested before anything else (SPEC §12).
     Nothing,
-    /// Whatever is held by then.
+    /// Whatever is held when the request arrives, without asking.
     Whatever,
-    /// What a person was asked about. More may have come while he thought.
+    /// The changes that a person was asked about. More may have come in while they were thinking.
     Counted(Vec<Target>),
 }
 
-/// Asks for `request` on what was chosen, and prints what became of it.
+/// Sends `request` for the selected changes, and prints what became of them.
 pub fn act(chosen: &Chosen, request: Request, act: Act, desk: &Desk) -> Result<Exit, Failure> {
     let mut client = desk.client()?;
     let (targets, all) = match chosen.all {
@@ -106,7 +106,7 @@ fn agreed(chosen: &Chosen, act: Act, client: &mut Client, desk: &Desk) -> Result
     }
 }
 
-/// Prints what was acted on.
+/// Prints the reply to an act.
 pub fn print(reply: Reply, desk: &Desk) -> Result<Exit, Failure> {
     let acted = match &reply {
         Reply::Confirm(acted) | Reply::Discard(acted) | Reply::Rollback(acted) | Reply::Undo(acted) => acted,

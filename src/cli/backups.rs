@@ -1,4 +1,4 @@
-//! `fettlefs backups`: what can be put back.
+//! `fettlefs backups`: lists what can be restored.
 
 use super::desk::{Length, targets};
 use super::text::Text;

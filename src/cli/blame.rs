@@ -53,7 +53,7 @@ fn ink(origin: LineOrigin) -> Ink {
     }
 }
 
-/// What to ask `log` and `show` for, where there is such a thing.
+/// Returns the operation or id to ask `log` or `show` for, if there is one.
 fn origin(span: &BlameSpan) -> String {
     let older = if span.certain { "" } else { "<" };
     let named = |name: &Option<String>| name.clone().unwrap_or_default();
@@ -66,7 +66,7 @@ fn origin(span: &BlameSpan) -> String {
     }
 }
 
-/// The name of the program, and its process and user; nothing where nobody is known.
+/// Returns the name, pid and uid of the writing program; empty if unknown.
 fn who(span: &BlameSpan) -> String {
     let (Some(pid), Some(uid)) = (span.by.pid, span.by.uid) else { return String::new() };
     let exe = span.by.program().and_then(|program| program.exe.as_deref());

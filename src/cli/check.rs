@@ -1,4 +1,4 @@
-//! `fettlefs check`: run a command in the view; when it passes, what it tested may land.
+//! `fettlefs check`: runs a command in the view; if it passes, what it tested may land.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -15,9 +15,9 @@ use crate::client::{Check, Checked, Group, PROGRESS_EVERY};
 use crate::protocol::{CheckReply, ErrorBody, ErrorCode, Exit, Held};
 use crate::sys::signals::Termination;
 
-/// Ids that are named one by one in what a person may type next.
+/// How many ids are spelled out in a suggested command.
 const IDS_TYPED_MAX: usize = 10;
-/// Held changes that the report of a failure shows.
+/// How many held changes the report of a failure shows.
 const HELD_SHOWN_MAX: usize = 20;
 
 /// Run a command in the view, and let everything held land if it passes
@@ -38,14 +38,14 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     let check = Check::begin(desk.client()?, arguments.command, arguments.confirm)?;
     let words = check.words.as_str();
     let tell = |took: Duration, line: &[u8]| {
-        // The command runs on, and its end is to be recorded, whether or not somebody hears of it meanwhile.
+        // The command goes on and its end is recorded, whether or not the progress can be printed.
         drop(tell_progress(words, took, line, desk));
         Ok(())
     };
     let failed = |err| Failure::new(ErrorCode::Io, format!("run {words}: {err}"));
-    // Who ends us ends the command, and its end is recorded.
+    // A signal that ends this process ends the command, and its end is recorded.
     let signals = Termination::block_heeded().map_err(failed)?;
-    // What the terminal stops it stops for both.
+    // When the terminal stops one of them, it stops both.
     let ran = check.run(Group::Callers(&signals), PROGRESS_EVERY, tell).map_err(failed)?;
     let ended = check.end(ran.status);
     signals.unblock().map_err(failed)?;
@@ -55,7 +55,7 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
         (0, Err(error)) => Err(nothing_promoted(error, words)),
         (_, Ok(reply)) => report(&checked(&reply), desk),
         (_, Err(error)) => {
-            // What the command said is worth more than that nobody could record it.
+            // What the command printed is worth more than the failure to record it.
             let exit = report(&checked(&check.begun), desk)?;
             desk.remark(|text| {
                 text.put("fettlefs: the failure was not recorded: ").name(error.message).put("\n");
@@ -86,7 +86,7 @@ fn passed(check: &Check, checked: &Checked<'_>, confirm: bool, desk: &Desk) -> R
     let has_moved = lands && !reply.moved.is_empty();
     let may_land = reply.held_count > 0 && reply.may_promote && reply.moved.is_empty();
     let wanted = confirm || (may_land && is_wanted(reply, desk)?);
-    // Asked for, it is tried though something has moved, so that the refusal is recorded.
+    // If `--confirm` was given, it is tried even if something has changed, so that the refusal is recorded.
     let promoted = match wanted && lands {
         true => Some(check.promote()?),
         false => None,
@@ -102,11 +102,11 @@ fn passed(check: &Check, checked: &Checked<'_>, confirm: bool, desk: &Desk) -> R
             None => render_offer(checked, text),
         }
     })?;
-    // What is held was not tested: nobody may take this for leave to confirm it.
+    // What is held now was not tested, so the status must not suggest confirming it.
     Ok(if has_moved { Exit::Refused } else { Exit::Done })
 }
 
-/// Whether a person who can be asked wants it; where there is none the answer says how.
+/// Asks a person, if there is one. Otherwise the printed answer tells how to confirm.
 fn is_wanted(reply: &CheckReply, desk: &Desk) -> Result<bool, Failure> {
     if !desk.can_ask() {
         return Ok(false);
@@ -147,7 +147,7 @@ fn render_offer(checked: &Checked<'_>, text: &mut Text) {
     }
 }
 
-/// Compact, to be pasted to whoever wrote what failed.
+/// A compact report, to be pasted back to whoever wrote what failed.
 fn render_failed(checked: &Checked<'_>, text: &mut Text) {
     text.put("fettlefs: ").ink(Ink::Warning, "Failed").put(" ").name(checked.words);
     text.put(format!(" (status {}, {})\n", checked.ran.status, seconds(checked.ran.took)));

@@ -1,6 +1,6 @@
-//! `fettlefs completions`: what makes a shell complete commands, flags, and what is held here.
+//! `fettlefs completions`: has a shell complete commands, flags, and what is held here.
 //!
-//! The script that a shell reads asks this program, with [`VARIABLE`] set, for what may follow; so it never goes stale.
+//! The shell's script calls this program, with [`VARIABLE`] set, for what may follow; so the script never goes stale.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -16,12 +16,12 @@ use crate::client::{Client, Reach};
 use crate::model::{RelPath, escape_name};
 use crate::protocol::{Backup, Exit, Op, Reply, Request};
 
-/// Set by the script, to the shell's name.
+/// Set by the script to the shell's name.
 pub(super) const VARIABLE: &str = "FETTLE_COMPLETE";
 const PROGRAM: &str = "fettlefs";
-/// Newest first; more than that nobody picks from.
+/// The newest ones; a longer list is no help in choosing.
 const BACKUPS_OFFERED: u64 = 200;
-/// The latest events, whose operations are offered.
+/// How many of the latest events are searched for operations to offer.
 const EVENTS_ASKED: u64 = 200;
 
 /// Print what makes a shell complete fettlefs's commands, and the ids and backups of the project it stands in
@@ -45,14 +45,14 @@ pub fn run(Arguments { shell }: Arguments, desk: &Desk) -> Result<Exit, Failure>
     Ok(Exit::Done)
 }
 
-/// Answers a shell that asks what may follow. False when none does.
+/// Answers a shell that asks what may follow. Returns false if this is no such call.
 pub fn answered(argv: &[std::ffi::OsString]) -> Result<bool, clap::Error> {
     let directory = std::env::current_dir().ok();
     let environment = CompleteEnv::with_factory(super::Arguments::command).var(VARIABLE);
     environment.try_complete(argv, directory.as_deref())
 }
 
-/// Ids of held changes that begin with what was typed, each with its path.
+/// Returns the ids of held changes that begin with what was typed, each with its path.
 pub fn held(typed: &OsStr) -> Vec<CompletionCandidate> {
     let Some(Reply::Status(status)) = ask(&Request::new(Op::Status)) else { return Vec::new() };
     let offered =
@@ -60,8 +60,8 @@ pub fn held(typed: &OsStr) -> Vec<CompletionCandidate> {
     beginning(typed, offered)
 }
 
-/// Names of backups that begin with what was typed, each with its path. A shell shows a name as it is: one that a terminal
-/// would obey nobody types by this.
+/// Returns the names of backups that begin with what was typed, each with its path. A shell prints a name as it is, so
+/// names that could control the terminal are left out.
 pub fn backups(typed: &OsStr) -> Vec<CompletionCandidate> {
     let request = Request { limit: Some(BACKUPS_OFFERED), ..Request::new(Op::Backups) };
     let Some(Reply::Backups(reply)) = ask(&request) else { return Vec::new() };
@@ -71,7 +71,7 @@ pub fn backups(typed: &OsStr) -> Vec<CompletionCandidate> {
     beginning(typed, offered)
 }
 
-/// Operations that begin with what was typed, the latest first, each with one path that it changed.
+/// Returns the operations that begin with what was typed, the latest first, each with one of its paths.
 pub fn operations(typed: &OsStr) -> Vec<CompletionCandidate> {
     let request = Request { limit: Some(EVENTS_ASKED), ..Request::new(Op::Log) };
     let Some(Reply::Log(reply)) = ask(&request) else { return Vec::new() };
@@ -94,7 +94,7 @@ fn beginning(typed: &OsStr, offered: impl Iterator<Item = CompletionCandidate>) 
     offered.filter(begins).collect()
 }
 
-/// Asks a daemon. A key press must neither take a lock nor recover anything, and has nowhere to tell an error.
+/// Asks a running daemon only. A key press must neither take a lock nor start a recovery, and cannot show an error.
 fn ask(request: &Request) -> Option<Reply> {
     let mut client = Client::open(Path::new("."), offline::answer).ok()?;
     match client.reach() {

@@ -1,4 +1,4 @@
-//! What every command works with: where it looks, and how it prints.
+//! What every command works with: where it looks for a project, and how it prints.
 
 use super::terminal::{Bytes, Style};
 use super::text::Text;
@@ -27,11 +27,11 @@ pub enum Length {
     Long,
 }
 
-/// What has been done by the time an answer is printed. Who cannot read that must not take it for refused.
+/// What has been done by the time an answer is printed. If printing fails, the user must not think that it was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
     Nothing,
-    /// An act, of which this command tells from then on.
+    /// An act; the given command tells of it later.
     ToldBy(&'static str),
 }
 
@@ -72,7 +72,7 @@ impl Desk {
         self.print_answer(|| reply.to_whole_line(), Done::of(reply), length, render)
     }
 
-    /// Prints an answer that is no reply of the protocol.
+    /// Prints an answer that is not a reply of the protocol.
     pub fn answer_value(
         &self,
         value: serde_json::Value,
@@ -103,8 +103,8 @@ impl Desk {
         })
     }
 
-    /// Prints a piece of what goes on: one line of JSON for each of `items`, or what `render` makes of it. Says whether
-    /// anybody reads on.
+    /// Prints one piece of a longer output: a line of JSON for each of `items`, or what `render` makes of it. Returns
+    /// whether anyone still reads.
     pub fn stream<T: Serialize>(&self, items: &[T], render: impl Fn(&T, &mut Text)) -> Result<Readers, Failure> {
         let mut text = Text::new(&self.stdout);
         let piece = match self.format {
@@ -121,7 +121,7 @@ impl Desk {
         Ok(write_out(&piece)?)
     }
 
-    /// Prints a failure and answers with the exit status it deserves.
+    /// Prints a failure and returns the exit status for it.
     pub fn report(&self, failure: &Failure) -> Exit {
         let printed = match (failure, self.format) {
             (Failure::Told(body), Format::Json) => {
@@ -140,7 +140,7 @@ impl Desk {
         }
     }
 
-    /// A patch for `git apply` is what goes into a pipe or a file; a person sees that something differs.
+    /// A pipe or file gets an unreadable file whole, as a patch for `git apply`; a person only sees that it differs.
     pub fn unreadable(&self) -> Unreadable {
         match (self.format, self.stdout.bytes) {
             (Format::Human, Bytes::Raw) => Unreadable::Whole,
@@ -148,12 +148,12 @@ impl Desk {
         }
     }
 
-    /// Whether there is a person to ask.
+    /// True if there is a person to ask.
     pub fn can_ask(&self) -> bool {
         self.format == Format::Human && io::stdin().is_terminal() && io::stderr().is_terminal()
     }
 
-    /// Asks a person whether to do `what` was asked for. Where none can be asked, says which flag answers instead.
+    /// Asks a person whether to do `what` they asked for. Without a terminal, the error names the flag to use.
     pub fn agreed(&self, what: &str, question: &str) -> Result<Answer, Failure> {
         self.ask(what, question)?;
         let mut line = Vec::new();
@@ -161,7 +161,7 @@ impl Desk {
         Ok(Answer::of(&line))
     }
 
-    /// The same where signals wait to be passed on, and would not end who waits for the answer.
+    /// The same while signals are kept back to be passed on, and would not end a process that waits for the answer.
     pub fn agreed_in_front(
         &self,
         what: &str,
@@ -175,8 +175,8 @@ impl Desk {
         })
     }
 
-    /// What was typed before the question is no answer to it: not a person's who typed ahead, and not what a program that
-    /// was on the terminal has pushed into it (TIOCSTI).
+    /// Prints the question. Input from before it is dropped and cannot answer it: neither what a person typed ahead, nor
+    /// what a program that had the terminal pushed into it (TIOCSTI).
     fn ask(&self, what: &str, question: &str) -> Result<(), Failure> {
         if !self.can_ask() {
             return Err(Failure::usage(format!("{what} needs --yes where there is no terminal to ask")));
@@ -185,7 +185,7 @@ impl Desk {
         Ok(write!(io::stderr(), "fettlefs: {question} [y/N] ")?)
     }
 
-    /// Says on stderr what a person should know before an answer.
+    /// Prints on stderr what a person should know before the answer.
     pub fn remark(&self, render: impl FnOnce(&mut Text)) -> Result<(), Failure> {
         let mut text = Text::new(&self.stderr);
         render(&mut text);
@@ -197,12 +197,12 @@ impl Desk {
         self.print(&self.stdout.json(line), Length::Short)
     }
 
-    /// Prints what is neither an answer nor for a person: a script, a page of another program's.
+    /// Prints what is neither an answer nor for a person: a script, a page for another program.
     pub fn print_bytes(&self, bytes: &[u8]) -> Result<(), Failure> {
         self.print(bytes, Length::Short)
     }
 
-    /// What was asked for is done by then, whether or not somebody reads of it to the end.
+    /// A reader that closes the pipe is no failure: by then the request has been carried out.
     fn print(&self, bytes: &[u8], length: Length) -> Result<(), Failure> {
         match length {
             Length::Long if io::stdout().is_terminal() => pager::show(bytes)?,
@@ -214,7 +214,7 @@ impl Desk {
     }
 }
 
-/// Who is left of those who read standard output.
+/// Whether standard output still has a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readers {
     Listening,
@@ -244,7 +244,7 @@ impl Answer {
     }
 }
 
-/// Every argument in all its readings.
+/// Turns every argument into a target with all its possible readings.
 pub fn targets(client: &Client, arguments: &[OsString]) -> Result<Vec<Target>, Failure> {
     arguments.iter().map(|argument| Ok(client::target(client.place(), argument)?)).collect()
 }

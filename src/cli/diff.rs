@@ -33,7 +33,7 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     Ok(exit)
 }
 
-/// The diffs of `arguments`, of everything if there are none.
+/// Returns the diffs of `arguments`, or of everything held if there are none.
 pub fn ask(arguments: &[OsString], unreadable: Unreadable, desk: &Desk) -> Result<Reply, Failure> {
     let mut client = desk.client()?;
     let targets = targets(&client, arguments)?;

@@ -1,8 +1,8 @@
-//! `fettlefs doctor`: what keeps a view from working here, and what weakens it, each with one remedy.
+//! `fettlefs doctor`: what keeps a view from working here, or weakens it, with one remedy each.
 //!
-//! [`checks`] look; where they find no fault, [`trial`] mounts for real: the project beside itself, read-only and with its
-//! state elsewhere, and a scratch project, in which a change lands and another is held. Where only a mount cannot be had, a
-//! run is tried, which needs less. Nothing of any stays.
+//! [`checks`] only look. If they find no fault, [`trial`] really mounts: the project, beside itself, read-only and with
+//! its state elsewhere; and a scratch project, in which one change lands and another is held. If only mounting is
+//! impossible, a run is tried, which needs less. All of it is removed again.
 
 mod checks;
 mod trial;
@@ -44,7 +44,7 @@ struct Finding {
     check: &'static str,
     state: State,
     message: String,
-    /// What to do; none where nothing is wrong.
+    /// What to do; `None` if nothing is wrong.
     remedy: Option<String>,
 }
 
@@ -80,7 +80,7 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     Ok(if count(&findings, State::Fault) == 0 { Exit::Done } else { Exit::Failed })
 }
 
-/// Where nobody may mount for everybody, one may still have a view of one's own.
+/// Tries a run: a user who may not mount for everyone can still have a view in a private namespace.
 fn try_a_run(findings: &mut Vec<Finding>) {
     let tried = trial::run();
     if tried.state == State::Ok {

@@ -1,7 +1,7 @@
-//! `fettlefs events`: what happened as a stream, the oldest first.
+//! `fettlefs events`: what happened, as a stream, the oldest first.
 //!
-//! Who follows asks again and again. A daemon that died is waited for, for the watchdog has another soon; of a mount that
-//! has gone the state directory tells the end.
+//! A follower asks again and again. If the daemon dies it waits, since the watchdog soon starts another; if the mount
+//! goes, the last events are read from the state directory.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,10 +11,10 @@ use super::{Desk, Failure, at_least, log, offline};
 use crate::client::{Client, Reach};
 use crate::protocol::{ErrorBody, ErrorCode, EventsReply, Exit, Op, Reply, Request};
 
-/// Earlier events that `--follow` begins with, as `tail -f` has it.
+/// How many earlier events `--follow` begins with, as `tail -f` does with lines.
 const EARLIER_SHOWN: u64 = 10;
 
-/// How long another daemon, or the end of one, is waited for. The watchdog needs 2 s (SPEC §10), on a busy machine more.
+/// How long to wait for the next daemon, or for one to end. The watchdog needs 2 s (SPEC §10), on a busy machine more.
 const LOOKS_FOR: Duration = Duration::from_secs(10);
 const LOOKS_EVERY: Duration = Duration::from_millis(50);
 
@@ -83,8 +83,8 @@ fn tell(reply: &EventsReply, request: &Request, desk: &Desk) -> Result<Readers, 
     desk.stream(&reply.events, log::render)
 }
 
-/// The next daemon, or the state directory that one has left which took the mount away without a word. `failure`: what
-/// is said if neither comes.
+/// Returns the next daemon, or the state directory if the old one has taken its mount away silently. `failure` is the
+/// error if neither appears.
 fn after_death(client: &Client, failure: ErrorBody) -> Result<Client, Failure> {
     let began = Instant::now();
     let mut missing = None;
@@ -92,15 +92,15 @@ fn after_death(client: &Client, failure: ErrorBody) -> Result<Client, Failure> {
         thread::sleep(LOOKS_EVERY);
         match client.again() {
             Ok(next) if answers(&next)? => return Ok(next),
-            // Not yet: an ordinary user's dead mount goes before the next comes.
+            // Not yet: an ordinary user's dead mount is taken away before the next one comes.
             found => missing = found.err(),
         }
     }
-    // A mount that is not there any more is no dead one.
+    // A mount that is no longer there is not reported as dead.
     Err(missing.map_or_else(|| failure.into(), Failure::from))
 }
 
-/// What is left to be told of a mount that goes: its end. Who cannot ask from here without it has been told all.
+/// Prints the last events of a mount that goes away. If nothing else can be reached from here, all has been told.
 fn last_words(mut client: Client, mut request: Request, desk: &Desk) -> Result<Exit, Failure> {
     request.wait = false;
     let began = Instant::now();
@@ -115,7 +115,7 @@ fn last_words(mut client: Client, mut request: Request, desk: &Desk) -> Result<E
                         return Ok(Exit::Done);
                     }
                 }
-                // It has gone under our hands.
+                // It went away between the two requests.
                 Err(Failure::Told(error)) if error.code == ErrorCode::NotMounted => {}
                 Err(failure) => return Err(failure),
             }
@@ -129,7 +129,7 @@ fn last_words(mut client: Client, mut request: Request, desk: &Desk) -> Result<E
     Ok(Exit::Done)
 }
 
-/// Whether somebody answers who knows how it went on: not the state directory while it waits for the next daemon.
+/// True if the client reaches what knows how it went on: the state directory does not while another daemon is due.
 fn answers(client: &Client) -> Result<bool, Failure> {
     match client.reach() {
         Reach::View(_) | Reach::Socket(_) => Ok(true),
@@ -138,7 +138,7 @@ fn answers(client: &Client) -> Result<bool, Failure> {
     }
 }
 
-/// Numbers count up by one, so a gap is what the log has let go before it was read.
+/// Reports a gap in the numbers, which count up by one: the log dropped these events before they were read.
 fn tell_gap(since: u64, first: u64, desk: &Desk) -> Result<(), Failure> {
     if first <= since + 1 {
         return Ok(());
@@ -148,7 +148,7 @@ fn tell_gap(since: u64, first: u64, desk: &Desk) -> Result<(), Failure> {
     })
 }
 
-/// The number after which the latest few events come.
+/// Returns the number of the event before the latest few.
 fn before_latest(client: &mut Client) -> Result<u64, Failure> {
     let request = Request { limit: Some(EARLIER_SHOWN), ..Request::new(Op::Log) };
     let Reply::Log(latest) = client.ask(&request)? else { return Err(Failure::other_answer()) };

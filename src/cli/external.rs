@@ -1,4 +1,4 @@
-//! `fettlefs external`: what changed below by other hands.
+//! `fettlefs external`: what others have changed below.
 
 use super::desk::{Length, targets};
 use super::text::Text;

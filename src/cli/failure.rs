@@ -1,4 +1,4 @@
-//! Failures of a command: what is printed and with which status the program ends.
+//! Failures of a command: what is printed, and the exit status of the program.
 
 use super::outcome::render_diff_summary;
 use super::terminal::{Ink, Style};
@@ -16,7 +16,7 @@ pub enum Failure {
     Print(io::Error),
 }
 
-/// For who answers with it instead of printing it.
+/// For callers that send it as an answer instead of printing it.
 impl From<Failure> for ErrorBody {
     fn from(failure: Failure) -> Self {
         match failure {
@@ -31,17 +31,17 @@ impl Failure {
         Self::Told(Box::new(ErrorBody::new(code, message)))
     }
 
-    /// What a command line asks for makes no sense.
+    /// The command line asks for something that makes no sense.
     pub fn usage(message: impl Into<String>) -> Self {
         Self::new(ErrorCode::BadRequest, message)
     }
 
-    /// The daemon answered another question than was asked.
+    /// The daemon sent an answer that does not fit the request.
     pub fn other_answer() -> Self {
         Self::new(ErrorCode::Io, OTHER_ANSWER)
     }
 
-    /// Of an answer to what is done by then, of which a command tells from then on.
+    /// For an answer that could not be printed although its act is done; `command` tells of that from then on.
     pub fn after_the_act(self, command: &str) -> Self {
         match self {
             Self::Print(err) => {
@@ -52,7 +52,7 @@ impl Failure {
         }
     }
 
-    /// For another sentence than its own.
+    /// The message, to be put into another sentence.
     pub fn message(&self) -> String {
         match self {
             Self::Told(body) => body.message.clone(),
@@ -98,7 +98,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// An error as a person reads it: what, its details, and what can be done.
+/// An error as a person reads it: the message, its details, and a remedy if there is one.
 pub fn render(body: &ErrorBody, text: &mut Text) {
     text.ink(Ink::Warning, "fettlefs: ").name(&body.message).put("\n");
     if let Some(detail) = &body.detail {
@@ -109,7 +109,7 @@ pub fn render(body: &ErrorBody, text: &mut Text) {
     }
 }
 
-/// What clap says about a command line: help and version are answers, the rest are errors.
+/// Prints what clap says about a command line: help and version are answers, the rest are errors.
 pub fn report_usage(err: &clap::Error, argv: &[OsString]) -> Exit {
     let is_error = err.use_stderr();
     let printed = match is_error {
@@ -138,7 +138,7 @@ fn print_usage(message: &str, argv: &[OsString]) -> io::Result<()> {
     io::stderr().write_all(&text.into_bytes())
 }
 
-/// The arguments made no sense, so `--json` is looked for by its looks, up to the `--` that ends the options.
+/// True if `--json` stands before the `--` that ends the options. It is searched for, as the arguments did not parse.
 fn wants_json(argv: &[OsString]) -> bool {
     argv.iter().take_while(|word| *word != "--").any(|word| word == "--json")
 }

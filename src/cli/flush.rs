@@ -21,7 +21,7 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     let answer = desk.client()?.ask(&request)?;
     let Reply::Flush(reply) = &answer else { return Err(Failure::other_answer()) };
     desk.answer(&answer, Length::Short, |text| render(reply, text))?;
-    // Waited for in vain, as by `unmount`.
+    // As for `unmount`: the wait was in vain.
     let waits = arguments.wait || arguments.timeout.is_some();
     Ok(if waits && !reply.writers.is_empty() { Exit::Refused } else { Exit::Done })
 }

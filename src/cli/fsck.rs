@@ -1,4 +1,4 @@
-//! `fettlefs fsck`: whether all that is kept agrees with itself.
+//! `fettlefs fsck`: checks that everything that is kept is consistent.
 
 use super::desk::Length;
 use super::text::Text;

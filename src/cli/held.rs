@@ -1,4 +1,4 @@
-//! Held changes as a table, shared by what lists them.
+//! Held changes as a table, shared by the commands that list them.
 
 use super::terminal::Ink;
 use super::text::Text;
@@ -6,10 +6,10 @@ use super::words::{age, marks, percent};
 use crate::model::ChangeKind;
 use crate::protocol::{Also, Held};
 
-/// Columns a path may take before the columns behind it move.
+/// How wide a path may be before it pushes the following columns to the right.
 const PATH_COLUMNS_MAX: usize = 48;
 
-/// One line a change: id, path, lines, share of the file, why, since when.
+/// One line per change: id, path, lines, share of the file, reason, age.
 pub fn render_table(held: &[Held], text: &mut Text) {
     let width = held.iter().map(columns).max().unwrap_or(0).min(PATH_COLUMNS_MAX);
     for change in held {
@@ -45,7 +45,7 @@ fn render_row(change: &Held, width: usize, text: &mut Text) {
     }
 }
 
-/// The other names that a change is one of.
+/// The other names of a changed file that has several.
 pub fn render_also(Also(names): &Also, text: &mut Text) {
     text.put("also: ");
     for (number, name) in names.iter().enumerate() {
@@ -54,7 +54,7 @@ pub fn render_also(Also(names): &Also, text: &mut Text) {
     text.put("\n");
 }
 
-/// How wide the path is, near enough: one column a character.
+/// The width of the path, approximated as one column per character.
 fn columns(change: &Held) -> usize {
     super::terminal::escape_name(change.path.as_bytes()).chars().count()
 }

@@ -1,4 +1,4 @@
-//! `fettlefs init`: a project's settings file and a section for agents, each written once.
+//! `fettlefs init`: writes a project's settings file and a section for agents, once each.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -26,13 +26,13 @@ const SECTION: &str = include_str!("init/section.md");
 const BEGIN: &str = "<!-- fettlefs: begin (`fettlefs init` keeps this section up to date) -->\n";
 const END: &str = "<!-- fettlefs: end -->\n";
 
-/// A file longer than this nobody wrote for agents to read.
+/// A longer file was not written for agents to read.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// What a file of a view bears that is held for review.
+/// The attribute that a held file has in a view.
 const HELD_AS: &str = "user.fettle.id";
 
-/// What agents read. The first is made where there is none of them.
+/// The files that agents read. If none exists, the first is created.
 const FOR_AGENTS: [&str; 2] = ["AGENTS.md", "CLAUDE.md"];
 
 /// Give a project a settings file with comments, and its agents a section in AGENTS.md or CLAUDE.md
@@ -54,25 +54,25 @@ enum Did {
     Made,
     /// The section, at the end of a file.
     Added,
-    /// The section of an earlier version is as it is now.
+    /// The section was of an earlier version and has been brought up to date.
     Renewed,
     Kept,
 }
 
-/// What follows may be a person's: nobody can say where the section ends.
+/// A section without an end cannot be replaced: what follows may be a person's text.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line} begins a section of fettlefs that does not end: put `{end}` behind it, or take that line away", end = END.trim_end())]
 struct OpenSection {
     line: usize,
 }
 
-/// A file as it is to be.
+/// A file as it will be written.
 struct Planned {
     name: &'static str,
     path: PathBuf,
     did: Did,
     content: Vec<u8>,
-    /// Once it is written in a view: what holds it back from the project.
+    /// Set after writing in a view: the held change that keeps the file out of the project.
     held: Option<ChangeId>,
 }
 
@@ -81,7 +81,7 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     if let Some(dead) = DeadMount::found_at(&project) {
         return Err(ClientError::Stale(dead).into());
     }
-    // All are looked at before one is written.
+    // All files are examined before any is written.
     let mut planned = plan(&project)?;
     if !arguments.dry_run {
         for file in &mut planned {
@@ -176,7 +176,7 @@ fn is_link(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|meta| meta.is_symlink())
 }
 
-/// Who made the project may have put a link there to a file of whoever works on it.
+/// Refuses a link that leads out of the project. A cloned project may bring one that points to a file of its user.
 fn check_inside(project: &Path, path: &Path) -> Result<(), Failure> {
     let resolve = |path: &Path| fs::canonicalize(path).map_err(|err| told(path, &err));
     let target = resolve(path)?;
@@ -189,8 +189,8 @@ fn check_inside(project: &Path, path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// With the line ends of the file's first line. What stands before the last beginning of the section is a person's, whatever
-/// it begins with.
+/// Adds or renews the section, with the line ends of the file's first line. Everything before the last begin marker is a
+/// person's, even if it contains earlier begin markers.
 fn with_section(old: Option<Vec<u8>>) -> Result<(Did, Vec<u8>), OpenSection> {
     let section = [BEGIN, SECTION, END].concat();
     let Some(old) = old else { return Ok((Did::Made, section.into_bytes())) };
@@ -207,7 +207,7 @@ fn with_section(old: Option<Vec<u8>>) -> Result<(Did, Vec<u8>), OpenSection> {
     Ok((if new == old { Did::Kept } else { Did::Renewed }, new))
 }
 
-/// Where the section begins and where it ends, without the end of its last line.
+/// Returns where the section begins and ends, without its last line's end.
 fn section_in(text: &[u8]) -> Result<Option<(usize, usize)>, OpenSection> {
     let (begin, end) = (BEGIN.trim_end().as_bytes(), END.trim_end().as_bytes());
     let Some(first) = text.windows(begin.len()).position(|window| window == begin) else { return Ok(None) };
@@ -226,7 +226,7 @@ impl Planned {
     fn write(&mut self) -> io::Result<()> {
         match self.did {
             Did::Kept => return Ok(()),
-            // Whoever made it meanwhile keeps it.
+            // A file that someone created in the meantime is not overwritten.
             Did::Made => OpenOptions::new().write(true).create_new(true).open(&self.path)?.write_all(&self.content)?,
             Did::Added | Did::Renewed => replace(&self.path, &self.content)?,
         }
@@ -237,14 +237,14 @@ impl Planned {
 
 fn held_as(path: &Path) -> io::Result<Option<ChangeId>> {
     let id = match xattr::find(File::open(path)?.as_fd(), OsStr::new(HELD_AS)) {
-        // No view's file system.
+        // The file is not in a view.
         Err(err) if err.raw_os_error() == Some(libc::EOPNOTSUPP) => None,
         found => found?,
     };
     Ok(id.and_then(|id| ChangeId::parse(str::from_utf8(&id).ok()?)))
 }
 
-/// All or nothing, and through a link. Whoever has the file keeps it, also where root does this.
+/// Replaces a file atomically, also through a symlink. It keeps its owner and mode, even if root does this.
 fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let path = fs::canonicalize(path)?;
     let parent = path.parent().ok_or(io::ErrorKind::NotFound)?;
@@ -252,7 +252,7 @@ fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     new.write_all(content)?;
     let old = Meta::at(CWD, path.as_os_str())?;
     copy_owner(&old, new.as_file().as_fd())?;
-    // Last: a change of owner takes set-id bits away.
+    // Last, because a change of owner clears the set-id bits.
     set_mode(new.as_file().as_fd(), old.mode)?;
     new.persist(&path)?;
     Ok(())

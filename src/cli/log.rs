@@ -9,13 +9,13 @@ use crate::protocol::{Event, EventName, Exit, Op, Reply, Request};
 use clap_complete::ArgValueCompleter;
 use std::ffi::OsString;
 
-/// Events that are shown when nobody says how many.
+/// How many events are shown by default.
 const EVENTS_SHOWN: u64 = 50;
 
-/// Columns of the longest name of an event.
+/// The width of the longest event name.
 const EVENT_COLUMNS: usize = 17;
 
-/// The remark of a deletion that landed.
+/// The event's remark on a deletion that landed.
 const DELETED: &str = "[deleted]";
 
 /// Show what happened, the latest last
@@ -78,7 +78,7 @@ pub fn render(event: &Event, text: &mut Text) {
         text.put(format!("  {reason}"));
     }
     if let Some(exe) = event.written_by.as_ref().or(event.opened_by.as_ref()).and_then(|program| program.exe.as_ref()) {
-        // Of a review the programs are those that wrote what was reviewed.
+        // The programs of a review's event are those that wrote what was reviewed.
         let reviewed = matches!(event.event, EventName::Confirmed | EventName::Discarded);
         text.put(if reviewed { "  written by " } else { "  by " }).name(exe);
     }
@@ -91,7 +91,7 @@ pub fn render(event: &Event, text: &mut Text) {
     text.put("\n");
 }
 
-/// The events' own names, with blanks for a person.
+/// Returns the event's own name, with spaces.
 fn name(event: EventName) -> &'static str {
     match event {
         EventName::SessionStarted => "session started",

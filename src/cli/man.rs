@@ -9,10 +9,10 @@ use clap_mangen::Man;
 use super::{Desk, Failure, mount_helper};
 use crate::protocol::{ErrorCode, Exit};
 
-/// The section of what an administrator uses, as mount(8).
+/// The section for commands of an administrator, such as mount(8).
 const ADMINISTRATION: &str = "8";
 
-/// As docs/COMMANDS.md has them.
+/// The table of docs/COMMANDS.md, in short.
 const EXIT_STATUS: &str = "\
 .SH EXIT STATUS
 .TP

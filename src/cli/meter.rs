@@ -1,4 +1,4 @@
-//! `fettlefs meter`: what `read` has saved.
+//! `fettlefs meter`: how many bytes `read` has saved.
 
 use super::Failure;
 use super::desk::{Desk, Length};
@@ -17,10 +17,10 @@ pub struct Arguments {
     reset: bool,
 }
 
-/// What reads without a session are counted under.
+/// The name under which reads without a session are counted.
 const NOBODY: &str = "(no session)";
 
-/// Columns of a session's name before those behind it move.
+/// How wide a session's name may be before it pushes the following columns to the right.
 const NAME_COLUMNS: usize = 32;
 
 pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {

@@ -1,7 +1,7 @@
-//! The command line: one file a subcommand, each with its arguments, its act and its rendering.
+//! The command line: one file per subcommand, each with its arguments, its action and its rendering.
 //!
-//! Owns how things are asked for and how they look. What is done is decided by whoever answers the client, in the
-//! daemon or offline. Begin with [`run`].
+//! This layer owns how things are asked for and how answers look. What a request does is decided by whatever answers the
+//! client: the daemon, or this process offline. Begin with [`run`].
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
@@ -128,7 +128,7 @@ enum Command {
     Version(version::Arguments),
 }
 
-/// Runs one command line, its first word the program's name, and answers with its exit status (SPEC §12).
+/// Runs one command line, whose first word is the program's name, and returns the exit status (SPEC §12).
 pub fn run(argv: Vec<OsString>) -> ExitCode {
     if mount_helper::is_called(&argv) {
         return ExitCode::from(mount_helper::run(&argv));
@@ -147,7 +147,7 @@ fn run_command(argv: &[OsString]) -> u8 {
             let format = arguments.global.format();
             let desk = Desk::new(arguments.global.directory, format);
             match arguments.command {
-                // Its statuses are another program's.
+                // `run` passes on the status of the command that it ran.
                 Command::Run(arguments) => run::run(arguments, &desk),
                 command => dispatch(command, &desk).unwrap_or_else(|failure| desk.report(&failure)) as u8,
             }
@@ -156,7 +156,7 @@ fn run_command(argv: &[OsString]) -> u8 {
     }
 }
 
-/// A negative number is a value, which the option that it is given to refuses by name.
+/// The command line for clap, with negative numbers taken as values: the option that gets one then refuses it by name.
 fn grammar() -> clap::Command {
     let numbers = |arg: clap::Arg| match arg.get_long().is_some() && arg.get_action().takes_values() {
         true => arg.allow_negative_numbers(true),
@@ -165,7 +165,7 @@ fn grammar() -> clap::Command {
     Arguments::command().mut_subcommands(|command| command.mut_args(numbers))
 }
 
-/// Reads a count, and tells the range of one that is none: the library says of a sign only that it is no digit.
+/// Returns a parser of counts from `least` on. Its error names that range; clap would only call a sign a bad digit.
 fn at_least(least: u64) -> impl Fn(&str) -> Result<u64, String> + Clone {
     let must_be = move || format!("must be a number from {least} on");
     move |text| text.parse().ok().filter(|count| *count >= least).ok_or_else(must_be)

@@ -71,12 +71,12 @@ pub enum Ground {
     Foreground,
 }
 
-/// Who sees the view.
+/// Which processes see the view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audience {
-    /// Whoever comes by.
+    /// All processes.
     Everyone,
-    /// What `fettlefs run` starts, over the project itself and in a mount namespace of its own. It ends with the last run.
+    /// Those that `fettlefs run` starts, over the project in a private mount namespace. The view ends with the last run.
     Runs,
 }
 
@@ -84,7 +84,7 @@ pub enum Audience {
 #[derive(Clone, Debug, PartialEq)]
 pub struct MountArgs {
     pub project: PathBuf,
-    /// None: over the project itself.
+    /// `None`: over the project itself.
     pub mountpoint: Option<PathBuf>,
     pub ground: Ground,
     pub audience: Audience,

@@ -1,6 +1,6 @@
-//! The program called as `mount.fuse.fettlefs`: what mount(8) and fstab(5) start for the type `fuse.fettlefs` (SPEC §2).
+//! The program under the name `mount.fuse.fettlefs`, which mount(8) starts for the type `fuse.fettlefs` (SPEC §2).
 //!
-//! Its arguments and statuses are those that mount(8) has for such programs; what it does is `fettlefs mount`.
+//! Arguments and statuses are those that mount(8) prescribes for such helpers; the work is that of `fettlefs mount`.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -14,9 +14,9 @@ use crate::protocol::{ErrorCode, Exit};
 
 const NAMES: [&str; 2] = ["mount.fuse.fettlefs", "mount.fettlefs"];
 
-/// Statuses of mount(8).
+/// Exit statuses of mount(8).
 const DONE: u8 = 0;
-/// Of a call that makes no sense, and of one without the permission.
+/// For a call that makes no sense, or one without permission.
 const REFUSED: u8 = 1;
 const NOT_MOUNTED: u8 = 32;
 
@@ -57,18 +57,18 @@ struct Arguments {
     namespace: Option<String>,
 }
 
-/// Whether the program was called by the name that mount(8) calls it by.
+/// True if the program was called by the name of the helper.
 pub fn is_called(argv: &[OsString]) -> bool {
     let name = argv.first().and_then(|program| Path::new(program).file_name());
     name.is_some_and(|name| NAMES.iter().any(|own| name == OsStr::new(own)))
 }
 
-/// For its manual page.
+/// The grammar, for the helper's manual page.
 pub fn described() -> clap::Command {
     Arguments::command()
 }
 
-/// The status to end with, as mount(8) has it.
+/// Returns the status to end with, as mount(8) defines it.
 pub fn run(argv: &[OsString]) -> u8 {
     let arguments = match Arguments::try_parse_from(argv) {
         Ok(arguments) => arguments,

@@ -1,8 +1,8 @@
 //! Puts the layers together and starts a mount.
 //!
-//! What can be refused is refused in front, by [`plan`]. Then the process forks while it has one thread; the child is the
-//! [`watchdog`], its child the daemon ([`daemon`]), whose child is its [`Guard`], and the parent waits for their word. A refusal travels as the JSON of
-//! its error, so that it keeps its code.
+//! Everything that can be refused is refused up front, by [`plan`]. Then the process forks while it has one thread: the
+//! child is the [`watchdog`], its child the daemon ([`daemon`]), whose child is its [`Guard`], and the parent waits for
+//! them to report. A refusal travels as the JSON of its error, so that it keeps its code.
 
 mod bystanders;
 mod daemon;
@@ -32,7 +32,7 @@ pub use options::{is_known as is_known_option, words_of};
 use plan::Plan;
 pub use plan::{directory, take_away, take_dead_away};
 
-/// Returns once the view answers, or, in the foreground, once it is gone.
+/// Mounts. In the background it returns once the view answers, in the foreground once the view is gone.
 pub fn start(arguments: MountArgs) -> Result<(), Failure> {
     let ground = arguments.ground;
     let plan = look_at(arguments, Plan::make)?;
@@ -60,27 +60,27 @@ pub fn start(arguments: MountArgs) -> Result<(), Failure> {
     }
 }
 
-/// What is mounted there already may have a daemon that is stopped.
+/// Runs `look` patiently, since a mount that is there already may have a stopped daemon behind it.
 fn look_at<T: Send + 'static>(arguments: MountArgs, look: fn(&MountArgs) -> Result<T, Failure>) -> Result<T, Failure> {
     let project = arguments.project.clone();
     let mountpoint = arguments.mountpoint.clone().unwrap_or_else(|| project.clone());
     patiently(&[&project, &mountpoint], move || look(&arguments))?
 }
 
-/// Whoever started this process as a service waits for the word that the view answers. Elsewhere nobody is told.
+/// Tells the service manager that the view answers, if this process was started as a service; otherwise does nothing.
 fn tell_systemd() {
     if let Err(err) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
         say(format_args!("tell the service manager: {err}"));
     }
 }
 
-/// Finds what is wrong with a mount by its arguments alone, and does nothing.
+/// Finds what is wrong with a mount from its arguments alone, without side effects.
 pub fn rehearse(arguments: MountArgs) -> Result<(), Failure> {
     Options::parse(&arguments.options)?;
     look_at(arguments, plan::places).map(|_places| ())
 }
 
-/// Never returns to what the caller has yet to do.
+/// The watchdog's whole life; never returns into the caller's code, which belongs to the parent.
 fn be_the_watchdog(plan: Plan, signal: ReadySignal) -> ! {
     if let Err(err) = inherited::leave_behind() {
         said(signal.failed(&format!("leave behind what the shell has given: {err}")));
@@ -95,7 +95,7 @@ fn be_the_watchdog(plan: Plan, signal: ReadySignal) -> ! {
     }
 }
 
-/// The daemon's whole life. A failure to start is the parent's to print; one at the end goes to the log.
+/// The daemon's whole life. The parent prints a failure to start; a failure at the end goes to the log.
 fn be_the_daemon(plan: &Plan, keeper: Option<&Keeper>, signal: ReadySignal) -> ! {
     let guard = guard();
     let begun = Termination::block().map_err(|err| told("block signals", &err));
@@ -114,7 +114,7 @@ fn be_the_daemon(plan: &Plan, keeper: Option<&Keeper>, signal: ReadySignal) -> !
         }
     };
     let ended = match signal.ready(Output::Log(log.as_fd())) {
-        // Nobody watches, and whoever asked for the mount is told that there is none.
+        // The watchdog is gone, and the waiting caller reports a failed mount.
         Err(err) if plan.is_first_start() => daemon.give_up().and(Err(told("tell the watchdog", &err))),
         word => {
             said(word);
@@ -133,7 +133,7 @@ fn be_the_daemon(plan: &Plan, keeper: Option<&Keeper>, signal: ReadySignal) -> !
     }
 }
 
-/// A parent that is gone was interrupted. One that watched a daemon before this one leaves it unwatched.
+/// Logs that the parent is gone and was not told. If it was the watchdog, restarting a daemon, this one runs unwatched.
 fn said(word: io::Result<()>) {
     if let Err(err) = word {
         log::warn!("tell the waiting process: {err}");
@@ -151,7 +151,7 @@ fn refusal(reason: &str) -> ErrorBody {
     serde_json::from_str(reason).unwrap_or_else(|_| ErrorBody::new(ErrorCode::Io, reason))
 }
 
-/// A mount without a guard is better than none.
+/// Starts the daemon's guard. A mount without a guard is better than none.
 fn guard() -> Option<Guard> {
     match Guard::start() {
         Ok(guard) => Some(guard),
@@ -174,7 +174,7 @@ fn begin(
     Ok(daemon)
 }
 
-/// A remark for people. Nobody to read it is no reason not to mount.
+/// Prints a remark for people. A failure to print it is no reason not to mount.
 pub(super) fn say(remark: impl std::fmt::Display) {
     let style = Style::of(&io::stderr());
     let mut text = Text::new(&style);

@@ -1,4 +1,4 @@
-//! What can be answered with no mount present, from the state directory (SPEC §3).
+//! Answers from the state directory, with no mount present (SPEC §3).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -18,7 +18,7 @@ use crate::sys::mount;
 use crate::sys::tree::Tree;
 use rustix::fs::{Mode, OFlags};
 
-/// How long to wait for another command that works without a mount, and how often to ask. They take a moment each.
+/// How long to wait for another command without a mount, and how often to try. Each takes only a moment.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 const LOCK_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -48,8 +48,8 @@ fn answer_locked(place: &Place, request: &Request) -> Result<Response, ErrorBody
     Ok(response)
 }
 
-/// Whether whoever runs this may take a dead view away, or mount over it: to be asked before, for what the state directory
-/// knows of runs. Where it cannot be reached below the view, it is the kernel that keeps what a run has started from both.
+/// Checks that the caller may take a dead view away or mount over it: a process that a run has started may not. Where the
+/// state directory cannot be reached below the view, the kernel denies both to the processes of runs.
 pub fn check_outside(doing: &str, dead: &DeadMount) -> Result<(), ErrorBody> {
     let Some(lower) = below(dead) else { return Ok(()) };
     let location = sources::location()?;
@@ -67,22 +67,22 @@ pub fn check_outside(doing: &str, dead: &DeadMount) -> Result<(), ErrorBody> {
     control::check_outside(doing, std::process::id(), &runs)
 }
 
-/// A daemon that has the project, for a view somewhere else, knows itself who is inside. None where it answers nobody yet.
+/// Asks a daemon that has the project, for a view elsewhere, if the caller is outside. `None`: it does not answer yet.
 fn check_with_holder(dead: &DeadMount, lower: &Tree, location: &Location) -> Option<Result<(), ErrorBody>> {
     let covered = || PathBuf::from(format!("/proc/self/fd/{}/{STATE_DIRECTORY}", lower.root().as_raw_fd()));
     let (root, state) = (dead.project.clone(), location.state.clone().unwrap_or_else(covered));
     let mut holder = Client::of_holder(Place { start: root.clone(), root, state }, answer).ok()?;
-    // By force, for runs in its own view are no reason to leave this one.
+    // Forced, because runs in its own view are no reason to keep this one.
     let unmount = Request { dry_run: true, force: true, ..Request::new(Op::Unmount) };
     Some(match holder.ask(&unmount) {
         Ok(_) => Ok(()),
         Err(refused) if refused.code == ErrorCode::NotPermitted => Err(refused),
-        // It has not said so: whoever asks is to ask again.
+        // It gave no verdict: the caller is to try again.
         Err(unsaid) => Err(ErrorBody { code: ErrorCode::Busy, ..unsaid }),
     })
 }
 
-/// The project of a dead mount, which may cover it.
+/// Opens the project of a dead mount, which may cover it.
 fn below(DeadMount { project, .. }: &DeadMount) -> Option<Tree> {
     let covered = || rustix::fs::openat(mount::open_covered(project).ok()?, ".", TO_READ, Mode::empty()).ok();
     match mount::is_dead(project) {
@@ -96,7 +96,7 @@ fn not_mounted(place: &Place, request: &Request) -> ErrorBody {
     ErrorBody::new(ErrorCode::NotMounted, message)
 }
 
-/// Another command without a mount is waited for; a daemon is not.
+/// Takes the lock. It waits for another command without a mount, but not for a daemon.
 fn lock(lower: &Tree, location: &Location) -> Result<Lock, ErrorBody> {
     let started = Instant::now();
     loop {
@@ -109,7 +109,7 @@ fn lock(lower: &Tree, location: &Location) -> Result<Lock, ErrorBody> {
     }
 }
 
-/// Whether a daemon died here and no other has come in its place: one that ends takes its note away.
+/// True if a daemon died here and no other has replaced it: one that ends properly removes its note.
 pub fn is_left_by_dead(place: &Place) -> Result<bool, ErrorBody> {
     let location = sources::location()?;
     let lower = Tree::open(&place.root).map_err(|err| failure(&format!("open {}", place.root.display()), &err))?;
@@ -135,8 +135,8 @@ fn open(place: &Place, lower: Tree, location: &Location, op: Op) -> Result<Proje
     Ok(Project { overlay: Arc::new(overlay), path: place.root.clone(), source, owner, mounted: None })
 }
 
-/// Whether settings or rules have a say in an operation. What is held can be looked at, and dropped, without them; what
-/// lands in the project must not be guessed.
+/// True if an operation depends on settings or rules. Held changes can be shown and dropped without them, but what lands
+/// in the project must not be guessed.
 fn asks_rules(op: Op) -> bool {
     match op {
         Op::Confirm | Op::Rollback | Op::Undo | Op::Patch | Op::Reload => true,
@@ -158,7 +158,7 @@ fn rules_needed(op: Op, unread: &PolicyError) -> ErrorBody {
     ErrorBody::new(ErrorCode::BadRequest, format!("{op} needs the rules, and they cannot be read: {unread}"))
 }
 
-/// Also to be looked at only, what is held takes a state directory that can be written to.
+/// Held changes need a writable state directory, even to be looked at.
 fn unopened(err: store::Error) -> ErrorBody {
     let is_read_only =
         matches!(&err, store::Error::Io { cause, .. } if cause.kind() == io::ErrorKind::ReadOnlyFilesystem);
@@ -192,7 +192,7 @@ pub(super) fn failure(what: &str, err: &io::Error) -> ErrorBody {
     ErrorBody::new(code, format!("{what}: {err}"))
 }
 
-/// A file that could not be made or written. What the kernel has no place for is not something that nobody knows.
+/// The failure to write a file. Unlike [`failure`] it does not call a missing directory an unknown path.
 pub(super) fn unwritten(path: &Path, err: &io::Error) -> ErrorBody {
     let code = match err.kind() {
         io::ErrorKind::PermissionDenied => ErrorCode::NotPermitted,

@@ -7,7 +7,7 @@ use super::words::{counts_with_modified, percent, plural, size};
 use crate::model::ChangeKind;
 use crate::protocol::{Acted, Action, NEW_FILE, Note, Outcome};
 
-/// Lines of a diff that a summary shows; the rest is counted.
+/// How many lines of a diff a summary shows; the rest is counted.
 pub const SUMMARY_DIFF_LINES_MAX: usize = 200;
 
 pub fn render_acted(acted: &Acted, text: &mut Text) {
@@ -18,14 +18,14 @@ pub fn render_acted(acted: &Acted, text: &mut Text) {
     render_more(acted.more, text);
 }
 
-/// Those that an answer had no room for.
+/// Counts the outcomes that did not fit into the answer.
 pub fn render_more(more: u64, text: &mut Text) {
     if more > 0 {
         text.put(format!("fettlefs: and so {more} more\n"));
     }
 }
 
-/// Whether outcomes are told as done, or as what a dry run would do.
+/// Whether outcomes are worded as done, or as what a dry run would do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tense {
     Done,
@@ -84,7 +84,7 @@ fn planned(action: Action) -> &'static str {
     }
 }
 
-/// The rest of the first line, and the other names that it speaks of.
+/// Adds the rest of the first line, and the other names that the outcome concerns.
 fn summary(outcome: &Outcome, text: &mut Text) {
     if outcome.action == Action::Restored {
         text.put(" from backup");
@@ -155,7 +155,7 @@ fn render_held(outcome: &Outcome, text: &mut Text) {
     }
 }
 
-/// Its first lines, and how many more there are.
+/// Adds a diff's first lines, and how many more there are.
 pub fn render_diff_summary(diff: &[u8], text: &mut Text) {
     let lines: Vec<&[u8]> = diff.split_inclusive(|byte| *byte == b'\n').collect();
     let (shown, left_out) = lines.split_at(lines.len().min(SUMMARY_DIFF_LINES_MAX));

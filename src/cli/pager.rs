@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::process::{Command, Stdio};
 
-/// Rows of a terminal that does not tell, as of a VT100.
+/// The rows of a terminal that does not tell its size, as of a VT100.
 const ROWS_DEFAULT: usize = 24;
 
 /// Shows text that is already safe for a terminal.
@@ -14,7 +14,7 @@ pub fn show(bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-/// The shell command of the pager; none when the user wants none.
+/// Returns the shell command of the pager, or `None` if the user wants none.
 fn pager() -> Option<String> {
     let command = std::env::var("PAGER").unwrap_or_else(|_| "less -R".to_owned());
     (!matches!(command.trim(), "" | "cat")).then_some(command)
@@ -32,7 +32,7 @@ fn page(command: &str, bytes: &[u8]) -> io::Result<()> {
     let mut shell = Command::new("sh");
     shell.args(["-c", command]).stdin(Stdio::piped());
     if std::env::var_os("LESS").is_none() {
-        // As git sets it: quit if it fits, keep colours, leave the screen.
+        // As git sets it: quit if the text fits, keep colours, do not clear the screen.
         shell.env("LESS", "FRX");
     }
     let mut child = shell.spawn()?;
@@ -42,7 +42,7 @@ fn page(command: &str, bytes: &[u8]) -> io::Result<()> {
     };
     let status = child.wait()?;
     match written {
-        // sh says 127 for a pager that is not there; then nobody has seen anything.
+        // sh exits with 127 if the pager does not exist; then nothing has been shown.
         _ if status.code() == Some(127) => io::stdout().write_all(bytes),
         Err(err) if err.kind() != io::ErrorKind::BrokenPipe => Err(err),
         Ok(()) | Err(_) => Ok(()),

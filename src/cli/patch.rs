@@ -8,7 +8,7 @@ use super::outcome::{self, Tense};
 use super::read::Session;
 use crate::protocol::{ErrorCode, Exit, Op, ProtocolError, REQUEST_BYTES_MAX, Reply, Request, parse_patch};
 
-/// What is read of standard input before it is called too large: more than any patch that could be taken.
+/// How much standard input is read before it is refused as too large: more than any acceptable patch.
 const INPUT_BYTES_MAX: u64 = 16 << 20;
 
 /// Replace exact text in files, all or nothing; the patch comes on standard input

@@ -1,4 +1,4 @@
-//! Which project a command is about that mounts it where nobody has yet.
+//! Finds the project for commands that mount it if it is not mounted yet.
 
 use std::path::{Path, PathBuf};
 
@@ -7,9 +7,9 @@ use super::desk::{Desk, Format};
 use super::mount_start::{directory, say};
 use crate::client::{ClientError, find};
 
-/// The directory that a command starts in, and the project that it lies in: the nearest upwards that has state, as all
-/// commands find it (SPEC §12), else the directory itself. Another is told of: more of it is judged than who stands here
-/// may have thought of.
+/// Returns the directory that the command starts in and the project around it: the nearest directory upwards that has
+/// state, as for all commands (SPEC §12), or the start itself. If they differ the user is told, because more will be
+/// judged than the directory they stand in.
 pub fn around(desk: &Desk) -> Result<(PathBuf, PathBuf), Failure> {
     let start = directory(&desk.directory, "project")?;
     let project = nearest(&start)?;
@@ -23,7 +23,7 @@ fn nearest(start: &Path) -> Result<PathBuf, Failure> {
     match find(start) {
         Ok(place) => Ok(place.root),
         Err(ClientError::NoProject(start)) => Ok(start),
-        // Whoever starts a daemon takes it away first.
+        // The start of a daemon takes this mount away first.
         Err(ClientError::Stale(dead)) => Ok(dead.project),
         Err(err) => Err(err.into()),
     }

@@ -1,4 +1,4 @@
-//! `fettlefs ps`: the mounts there are, and who runs what in which project.
+//! `fettlefs ps`: lists the mounts, and who runs what in which project.
 
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
@@ -16,28 +16,28 @@ use crate::client::{Client, ClientError, Reach, fettle_mounts, projects_elsewher
 use crate::protocol::{ErrorBody, ErrorCode, Exit, Op, Reply, Request, Run};
 use crate::sys::mount::MountEntry;
 
-/// How long is waited for all daemons together: one that stands still must not keep the list from being told.
+/// How long to wait for all daemons together: one that is stopped must not hold up the list.
 const ANSWER_WAIT: Duration = Duration::from_secs(2);
 
 /// List the mounts of fettlefs, and the commands that `fettlefs run` has started
 #[derive(clap::Args)]
 pub struct Arguments {}
 
-/// What a daemon tells, or that it is gone and its mount is not.
+/// What a daemon answers, or that it is gone while its mount is still there.
 enum Told {
     Runs(Vec<Run>),
     Dead,
 }
 
-/// What all daemons tell together.
+/// The answers of all daemons.
 #[derive(Default)]
 struct Answers {
     running: Vec<Running>,
-    /// Projects of mounts whose daemon is gone.
+    /// Projects with a mount whose daemon is gone.
     dead: HashSet<PathBuf>,
 }
 
-/// A run, and where it is.
+/// A run and its project.
 struct Running {
     project: PathBuf,
     run: Run,
@@ -59,7 +59,7 @@ pub fn run(Arguments {}: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// Asks each daemon once, all at the same time. One that cannot be asked keeps nobody from seeing the others.
+/// Asks each daemon once, all at the same time. A failure to ask one does not hide the others.
 fn ask_all(mounts: &[MountEntry], desk: &Desk) -> Result<Answers, Failure> {
     let visible = mounts.iter().map(|mount| (PathBuf::from(&mount.source), mount.mountpoint.clone()));
     let elsewhere = projects_elsewhere()?.into_iter().map(|project| (project.clone(), project));
@@ -85,16 +85,16 @@ fn ask_all(mounts: &[MountEntry], desk: &Desk) -> Result<Answers, Failure> {
     Ok(answers)
 }
 
-/// On a thread of its own, which may wait for a daemon that stands still, and ends with the program.
+/// Asks on a thread of its own, which may block on a stopped daemon and ends with the program.
 fn ask(way: PathBuf) -> Result<Receiver<Result<Told, ErrorBody>>, Failure> {
     let (tell, answer) = channel();
-    // Who listened may have given up.
+    // The receiver may have given up.
     let work = move || drop(tell.send(told_by(&way)));
     std::thread::Builder::new().name("ps".to_owned()).spawn(work).map_err(Failure::from)?;
     Ok(answer)
 }
 
-/// No runs where nobody answers: no daemon, or a path that is another one's here.
+/// Returns no runs if nothing answers: there is no daemon, or the path means something else in this mount namespace.
 fn told_by(way: &Path) -> Result<Told, ErrorBody> {
     let mut client = match Client::open(way, offline::answer) {
         Err(ClientError::Stale(_)) => return Ok(Told::Dead),
@@ -106,7 +106,7 @@ fn told_by(way: &Path) -> Result<Told, ErrorBody> {
         Reach::Offline => return Ok(Told::Runs(Vec::new())),
         Reach::View(_) | Reach::Socket(_) => {}
     }
-    // All runs are in each page.
+    // Every page contains all runs.
     match client.ask(&Request { limit: Some(1), ..Request::new(Op::Status) })? {
         Reply::Status(status) => Ok(Told::Runs(status.runs)),
         _ => Err(ErrorBody::new(ErrorCode::Io, crate::client::OTHER_ANSWER)),

@@ -1,4 +1,4 @@
-//! `fettlefs read`: a file for who may have read it before.
+//! `fettlefs read`: prints a file for a reader that may have read it before.
 
 use super::desk::{Desk, Length};
 use super::terminal::Ink;
@@ -7,7 +7,7 @@ use crate::client::path_of;
 use crate::protocol::{Exit, Op, ReadForm, ReadReply, Reply, Request};
 use std::ffi::OsString;
 
-/// Names the session of whoever reads and patches, where no flag does.
+/// Names the reader's session for `read` and `patch` if no flag does.
 pub(super) const SESSION_VARIABLE: &str = "FETTLE_SESSION";
 
 /// Print a file, or only what this session has not received of it yet
@@ -79,7 +79,7 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// Who asked for some lines may want the next.
+/// Tells how many lines are left: a caller that read a part may want the next.
 fn say_what_is_left(reply: &ReadReply, desk: &Desk) -> Result<(), Failure> {
     let Some(next) = reply.next else { return Ok(()) };
     let left = words::plural(reply.lines.saturating_sub(next), "more line");

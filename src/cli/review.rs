@@ -44,7 +44,7 @@ fn failure(err: ReviewError) -> Failure {
     }
 }
 
-/// What was done, as every command says it, on one line.
+/// Words an outcome as every command does, but on one line.
 fn told(acted: &Acted) -> String {
     let style = Style { paint: Paint::Plain, bytes: Bytes::Escaped, now: jiff::Timestamp::now() };
     let mut text = Text::new(&style);

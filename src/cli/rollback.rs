@@ -1,4 +1,4 @@
-//! `fettlefs rollback`: put a backup back.
+//! `fettlefs rollback`: restores a backup.
 
 use super::{Desk, Failure, act, completions};
 use crate::client::{path_of, target};
@@ -26,7 +26,7 @@ pub struct Arguments {
 pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     let mut client = desk.client()?;
     let to = arguments.to.map(|to| path_of(client.place(), &to)).transpose()?;
-    // A backup's name is read where a held change's id would be.
+    // A target is parsed as for a held change; a backup's name takes the place of the id.
     let targets = arguments.backups.iter().map(|backup| target(client.place(), backup)).collect::<Result<_, _>>()?;
     let request =
         Request { targets, to, force: arguments.force, dry_run: arguments.dry_run, ..Request::new(Op::Rollback) };

@@ -1,10 +1,10 @@
-//! `fettlefs run`: a command in the view, in front, and what became of what it wrote.
+//! `fettlefs run`: runs a command in the view, in the foreground, and tells what became of what it wrote.
 //!
 //! ```text
 //!   [`join`] a daemon, or start one ─► fork ─► the command, [`inside`] the view
 //!   wait, pass signals on, join again if the daemon died ─► [`end`]: flush, confirm or discard ─► [`summary`] ─► leave
 //! ```
-//! What it prints of its own goes to standard error: standard output is the command's.
+//! Its own output goes to standard error: standard output is the command's.
 
 mod end;
 mod inside;
@@ -25,10 +25,10 @@ use inside::Inside;
 pub use inside::VARIABLES;
 use join::Membership;
 
-/// As of `env`, `timeout` and container programs: we could not do our part.
+/// The status of a failure of our own, as of `env`, `timeout` and container programs.
 const OWN_FAILURE: u8 = 125;
 
-/// How often to try to join again when a daemon died: its watchdog has two seconds to bring back another (SPEC §10).
+/// How often to try to rejoin after a daemon died: its watchdog has two seconds to bring back another (SPEC §10).
 const JOIN_AGAIN_EVERY: Duration = Duration::from_millis(100);
 
 /// Run a command in the project's view
@@ -62,7 +62,7 @@ pub enum OnExit {
     Discard,
 }
 
-/// The status to end with: the command's, or 125.
+/// Returns the status to end with: the command's, or 125.
 pub fn run(arguments: Arguments, desk: &Desk) -> u8 {
     run_to_the_end(&arguments, desk).unwrap_or_else(|failure| {
         desk.report(&failure);
@@ -70,7 +70,7 @@ pub fn run(arguments: Arguments, desk: &Desk) -> u8 {
     })
 }
 
-/// Of a command line that made no sense: a command's own status 2 means something else.
+/// Returns the status for a bad command line: that of `run` is 125, because 2 could be the command's own.
 pub fn usage_status(exit: Exit, argv: &[OsString]) -> u8 {
     let mut words = argv.iter().skip(1);
     let command = loop {
@@ -109,7 +109,7 @@ fn run_to_the_end(arguments: &Arguments, desk: &Desk) -> Result<u8, Failure> {
     ending.end(status, membership, desk)
 }
 
-/// Until the command has ended. A daemon that died meanwhile comes back, or does not: the command learns of that by itself.
+/// Waits until the command has ended. If the daemon dies meanwhile, the command sees by itself whether it comes back.
 fn wait(foreground: &Foreground, front: Front, membership: &mut Membership) -> Result<u8, Failure> {
     loop {
         let (daemon, pause) = match membership.daemon() {
@@ -124,7 +124,7 @@ fn wait(foreground: &Foreground, front: Front, membership: &mut Membership) -> R
     }
 }
 
-/// The command as people know it.
+/// The command as it is shown to people.
 fn named(command: &[OsString]) -> String {
     command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }

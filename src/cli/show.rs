@@ -1,4 +1,4 @@
-//! `fettlefs show`: all that is known of held changes, and their diffs.
+//! `fettlefs show`: everything known about held changes, with their diffs.
 
 use super::desk::Length;
 use super::terminal::Ink;
@@ -72,7 +72,7 @@ fn lines(held: &Held) -> String {
     format!("+{} -{}{share}", held.insertions, held.deletions)
 }
 
-/// The command line, for the program itself is told before.
+/// Adds the command line; the program itself is shown before.
 fn render_program(title: &str, program: Option<&Program>, text: &mut Text) {
     if let Some(cmdline) = program.and_then(|program| program.cmdline.as_ref()) {
         text.put(title).name(cmdline).put("\n");

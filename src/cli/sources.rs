@@ -1,4 +1,4 @@
-//! What the environment and the user's own files say: where state stands, and where settings come from (SPEC §3, §15).
+//! What the environment and the user's own files say: where state is kept, and where settings come from (SPEC §3, §15).
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use crate::overlay::RuleSource;
 use crate::policy::settings::{Key, Layer, SettingsError};
 use crate::store::{BACKUP_VARIABLE, Location, STAGE_VARIABLE, STATE_VARIABLE};
 
-/// Letters in which a variable may differ from one that was meant: of more it is another program's.
+/// How many letters a misspelt variable may differ from a known one; beyond that it is taken for another program's.
 const MISSPELT_MAX: usize = 2;
 
-/// A remark on each variable that has our prefix and that nobody reads: it may be another program's, or misspelt.
+/// Returns a remark on each variable with our prefix that nothing reads: it is misspelt, or another program's.
 pub fn unknown_variables() -> impl Iterator<Item = String> {
     let known: Vec<&str> = known_variables().collect();
     let set = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
@@ -33,7 +33,7 @@ fn known_variables() -> impl Iterator<Item = &'static str> {
     Key::ALL.iter().map(|key| key.variable()).chain(named).chain(run::VARIABLES)
 }
 
-/// How many letters have to be put in, left out or exchanged for others to make one of the other (Levenshtein).
+/// The Levenshtein distance: how many letters to insert, remove or exchange to turn one into the other.
 fn distance(one: &[u8], other: &[u8]) -> usize {
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (at, letter) in one.iter().enumerate() {
@@ -46,7 +46,7 @@ fn distance(one: &[u8], other: &[u8]) -> usize {
     row[other.len()]
 }
 
-/// Where the state of a project stands.
+/// Returns where a project's state is kept.
 pub fn location() -> Result<Location, Failure> {
     Ok(Location {
         state: directory(STATE_VARIABLE)?,
@@ -59,19 +59,19 @@ pub fn location() -> Result<Location, Failure> {
 fn directory(variable: &str) -> Result<Option<PathBuf>, Failure> {
     let Some(value) = std::env::var_os(variable).map(PathBuf::from) else { return Ok(None) };
     if !value.is_absolute() {
-        // It would be another place for each command that is given elsewhere, and none for the daemon.
+        // A relative path would be another place for each command, depending on where it starts, and none for the daemon.
         return Err(Failure::usage(format!("{variable} = {value:?}: must be an absolute path")));
     }
     let path = std::path::absolute(value);
     path.map(Some).map_err(|err| Failure::usage(format!("{variable}: {err}")))
 }
 
-/// A variable that is set and empty is as good as unset.
+/// Returns a variable's value, with an empty one counted as unset.
 fn named(variable: &str) -> Option<OsString> {
     std::env::var_os(variable).filter(|value| !value.is_empty())
 }
 
-/// For `project`, an absolute path without links; `view` is where programs see it, if it is mounted.
+/// `project` is an absolute path without links; `view` is where programs see it, if it is mounted.
 pub fn rule_source(project: &Path, view: Option<&Path>, flags: &SettingFlags) -> Result<RuleSource, Failure> {
     Ok(RuleSource {
         project: project.to_owned(),
@@ -83,7 +83,7 @@ pub fn rule_source(project: &Path, view: Option<&Path>, flags: &SettingFlags) ->
     })
 }
 
-/// Where the user's trust in projects is recorded.
+/// Returns the file that records which projects the user trusts.
 pub fn trusted_file() -> Option<PathBuf> {
     config_directory().map(|directory| directory.join("trusted"))
 }
@@ -92,14 +92,14 @@ fn refused(err: SettingsError) -> Failure {
     Failure::usage(err.to_string())
 }
 
-/// A relative `XDG_CONFIG_HOME` is to be ignored (XDG Base Directory Specification).
+/// Returns the user's settings directory. A relative `XDG_CONFIG_HOME` is ignored (XDG Base Directory Specification).
 fn config_directory() -> Option<PathBuf> {
     let named_absolute = |variable| named(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     let home = || named_absolute("HOME").map(|home| home.join(".config"));
     Some(named_absolute("XDG_CONFIG_HOME").or_else(home)?.join("fettlefs"))
 }
 
-/// The flags that were given, as the text their values would have in a file.
+/// Returns the flags that were given, with their values as they would stand in a settings file.
 fn given(flags: &SettingFlags) -> Vec<(Key, String)> {
     let values = [
         (Key::Floor, flags.floor.map(|lines| lines.to_string())),

@@ -63,7 +63,7 @@ fn render_mount(status: &Status, text: &mut Text) {
     text.put(format!("; {}\n", counts(status)));
 }
 
-/// What landed and what was denied is counted in a session, and without a mount there is none.
+/// Counts what landed, is held and was denied. The first and last are counted per session, so only with a mount.
 fn counts(status: &Status) -> String {
     let held = format!("{} held", status.held.len());
     match status.counters {
@@ -73,7 +73,7 @@ fn counts(status: &Status) -> String {
     }
 }
 
-/// The most frequent first: each is a wake-up of the daemon, and one of who waits for it.
+/// Lists requests, the most frequent first. Each wakes up the daemon, and then the program that waits for it.
 pub fn render_requests(status: &Status, text: &mut Text) {
     let mut requests: Vec<_> = status.requests.iter().collect();
     requests.sort_by_key(|(request, count)| (std::cmp::Reverse(**count), *request));
@@ -146,7 +146,7 @@ fn render_hints(status: &Status, text: &mut Text) {
     }
 }
 
-/// What a hint names: the only held change, or the operation that all of them came with. Else there are too many to type.
+/// Returns what a hint names: the only held change, or the operation that all belong to; otherwise the word ID.
 fn hinted(status: &Status) -> Option<String> {
     let (first, others) = status.held.split_first()?;
     match &first.operation {

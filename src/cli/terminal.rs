@@ -1,7 +1,7 @@
-//! What a terminal must not be sent, and what it may be asked to show.
+//! What must not reach a terminal, and what it may be asked to show.
 //!
-//! Names and contents come from programs that nobody trusts yet: an escape sequence in one could hide the very
-//! change that is reviewed. On a terminal everything but printable text is spelled out; a pipe gets the bytes.
+//! Names and contents come from programs that are not trusted: an escape sequence could hide the very change under
+//! review. On a terminal everything but printable text is spelled out; a pipe gets the raw bytes.
 
 use std::io::IsTerminal;
 
@@ -14,18 +14,18 @@ pub use crate::ui::Paint;
 pub struct Style {
     pub paint: Paint,
     pub bytes: Bytes,
-    /// What ages are counted from.
+    /// The moment from which ages are counted.
     pub now: jiff::Timestamp,
 }
 
-/// What becomes of bytes that a terminal could obey.
+/// What happens to bytes that could control a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bytes {
     Raw,
     Escaped,
 }
 
-/// What a piece of text is, as a colour.
+/// The meaning of a piece of text, shown as a colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ink {
     Strong,
@@ -37,7 +37,7 @@ pub enum Ink {
 }
 
 impl Style {
-    /// For a stream of this process.
+    /// The style for a stream of this process.
     pub fn of(stream: &impl IsTerminal) -> Self {
         let (paint, bytes) = match stream.is_terminal() {
             true => (paint_wanted(), Bytes::Escaped),
@@ -46,7 +46,7 @@ impl Style {
         Self { paint, bytes, now: jiff::Timestamp::now() }
     }
 
-    /// Lines of JSON. What a terminal could obey stands in strings alone, where it may be spelled out: they say the same.
+    /// Escapes lines of JSON. What could control a terminal occurs only in strings, where an escape means the same.
     pub fn json(&self, lines: Vec<u8>) -> Vec<u8> {
         match self.bytes {
             Bytes::Raw => lines,

@@ -1,4 +1,4 @@
-//! Text under way to a stream. What is ours goes in with `put`; what is not, with `name` or `content`.
+//! Text on its way to a stream. This program's own words go in with `put`; anything else with `name` or `content`.
 
 use super::terminal::{Bytes, Ink, Paint, Style, escape_content, escape_name};
 
@@ -20,13 +20,13 @@ impl<'a> Text<'a> {
         self.bytes
     }
 
-    /// Words of this program.
+    /// Adds words of this program.
     pub fn put(&mut self, words: impl AsRef<str>) -> &mut Self {
         self.bytes.extend_from_slice(words.as_ref().as_bytes());
         self
     }
 
-    /// Words of this program in a colour.
+    /// Adds words of this program in a colour.
     pub fn ink(&mut self, ink: Ink, words: impl AsRef<str>) -> &mut Self {
         match self.style.paint {
             Paint::Plain => self.put(words),
@@ -34,7 +34,7 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// A path or anything else on one line that this program did not make up.
+    /// Adds a path, or anything else of one line that this program did not word.
     pub fn name(&mut self, name: impl AsRef<[u8]>) -> &mut Self {
         match self.style.bytes {
             Bytes::Raw => self.bytes.extend_from_slice(name.as_ref()),
@@ -43,7 +43,7 @@ impl<'a> Text<'a> {
         self
     }
 
-    /// Lines of a file.
+    /// Adds lines of a file.
     pub fn content(&mut self, content: &[u8]) -> &mut Self {
         match self.style.bytes {
             Bytes::Raw => self.bytes.extend_from_slice(content),
@@ -52,7 +52,7 @@ impl<'a> Text<'a> {
         self
     }
 
-    /// A unified diff, its lines coloured by what they do. Without colours it is the same bytes as `content`.
+    /// Adds a unified diff, each line coloured by its kind. Without colours the bytes are those of `content`.
     pub fn diff(&mut self, diff: &[u8]) -> &mut Self {
         let mut in_header = true;
         for line in diff.split_inclusive(|byte| *byte == b'\n') {

@@ -1,7 +1,7 @@
 //! `fettlefs trust`: lets a project's own settings decide what a cloned project may not decide by itself (SPEC §15).
 //!
-//! What a person is shown, and what is recorded, is the file as the project has it: a view may show one that waits for
-//! review. Who answers for the project is asked for it.
+//! A person is shown, and trust is recorded for, the file as lower has it, since a view may show one that is held for
+//! review. So it comes from the daemon, if there is one.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -41,10 +41,10 @@ pub struct Arguments {
     show: bool,
 }
 
-/// Of an act that changes what is trusted.
+/// A change of trust, with the command that shows it.
 const TOLD: Done = Done::ToldBy("fettlefs trust --show");
 
-/// What became of the trust in a file.
+/// What happened to the trust in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Did {
     Trusted,
@@ -81,7 +81,7 @@ fn trust(file: &ProjectFile, arguments: &Arguments, desk: &Desk) -> Result<Did, 
     Ok(Did::Trusted)
 }
 
-/// The list that whoever answers for the project reads, which must be this user's.
+/// Returns the list of trusted files, which must be the one that the project's daemon reads.
 fn list_of(file: &ProjectFile) -> Result<PathBuf, Failure> {
     let own = sources::trusted_file();
     let own = own.ok_or_else(|| Failure::usage("neither XDG_CONFIG_HOME nor HOME says where trust is recorded"))?;
@@ -94,8 +94,8 @@ fn list_of(file: &ProjectFile) -> Result<PathBuf, Failure> {
     }
 }
 
-/// The project's settings file, from whoever answers for the project. A project without a mount and without state, as
-/// one just cloned, is looked at here.
+/// Asks the daemon, or the state directory, for the project's settings file. A project that has neither, as after a
+/// clone, is read here.
 fn asked(desk: &Desk) -> Result<ProjectFile, Failure> {
     let file = match Client::open(&desk.directory, offline::answer) {
         Ok(mut client) => {
@@ -108,11 +108,11 @@ fn asked(desk: &Desk) -> Result<ProjectFile, Failure> {
     };
     let missing = || format!("there is no {PROJECT_FILE} in the project");
     let file = file.ok_or_else(|| Failure::new(ErrorCode::UnknownPath, missing()))?;
-    // What is trusted is what is shown, whatever an answer says beside it.
+    // What is trusted is the text that is shown, whatever hash the answer has beside it.
     Ok(ProjectFile { sha256: Digest::of(file.text.as_bytes()), ..file })
 }
 
-/// The nearest directory from `start` upwards that has a settings file; `start` where none has.
+/// Returns the nearest directory upwards that has a settings file, or `start` if none has.
 fn nearest(start: &Path) -> PathBuf {
     let has_one = |dir: &&Path| dir.join(PROJECT_FILE).symlink_metadata().is_ok();
     start.ancestors().find(has_one).unwrap_or(start).to_owned()
@@ -128,7 +128,7 @@ fn read(project: &Path) -> Result<Option<ProjectFile>, Failure> {
 fn revoke(desk: &Desk) -> Result<Exit, Failure> {
     let project = match asked(desk) {
         Ok(file) => file.project.0,
-        // The file is gone, or cannot be read any more: what was trusted once need not be.
+        // The file is gone or unreadable: trust can be revoked all the same.
         Err(_) => match desk.client() {
             Ok(client) => client.place().root.clone(),
             Err(_) => nearest(&directory(&desk.directory, "project")?),
@@ -146,7 +146,7 @@ fn revoke(desk: &Desk) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// All or nothing, and one at a time. Private, as it says where one works.
+/// Replaces the list atomically, under a lock. It is private, because it tells where its user works.
 fn rewrite(list: &Path, change: impl FnOnce(&[u8]) -> Vec<u8>) -> io::Result<()> {
     let list = fs::canonicalize(list).unwrap_or_else(|_| list.to_owned());
     let parent = list.parent().ok_or(io::ErrorKind::NotFound)?;

@@ -40,7 +40,7 @@ pub struct Arguments {
     dry_run: bool,
 }
 
-/// How long the daemon may take to end after its answer. Whoever mounts again at once would find it holding the project.
+/// How long the daemon may take to end after its answer. It holds the project until then, so that a new mount fails.
 const DAEMON_END_WAIT: Timespec = Timespec { tv_sec: 15, tv_nsec: 0 };
 
 pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
@@ -56,7 +56,7 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     let daemon = if arguments.dry_run { None } else { daemon(&mut client) };
     let answer = client.ask(&request(&arguments))?;
     let Reply::Unmount(reply) = &answer else { return Err(Failure::other_answer()) };
-    // The daemon unmounts when nobody reads its answer any more.
+    // The daemon unmounts once nobody reads its answer any more.
     drop(client);
     if let Some(daemon) = daemon {
         wait_for_end(&daemon)?;
@@ -66,7 +66,7 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// A shell that stands in the view keeps what it stands in, though nobody answers there any more.
+/// Tells a caller that stands in the view to leave: its shell keeps a directory in which nothing answers any more.
 fn say_who_is_left_inside() -> Result<(), Failure> {
     if is_dead(Path::new(".")) {
         writeln!(std::io::stderr(), "fettlefs: you stand in the view that is gone: cd .")?;
@@ -74,7 +74,7 @@ fn say_who_is_left_inside() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The daemon as a process to wait for; none where it cannot be told, which only means not to wait.
+/// The daemon as a process to wait for. If it is not known, the command just does not wait.
 fn daemon(client: &mut Client) -> Option<OwnedFd> {
     match client.ask(&Request::new(Op::Version)) {
         Ok(Reply::Version(VersionReply { pid: Some(pid), .. })) => {
@@ -141,7 +141,7 @@ fn detach(dead: &DeadMount, arguments: &Arguments, desk: &Desk) -> Result<Exit, 
     let mut reply = UnmountReply { dry_run: arguments.dry_run, ..UnmountReply::default() };
     if !arguments.dry_run {
         take_away(mountpoint)?;
-        // Of daemons that died before.
+        // Those left by daemons that died earlier.
         take_dead_away(mountpoint)?;
         match waiting(project) {
             Ok(held) => (reply.held_count, reply.held) = (held.len() as u64, held),
@@ -152,7 +152,8 @@ fn detach(dead: &DeadMount, arguments: &Arguments, desk: &Desk) -> Result<Exit, 
     Ok(Exit::Done)
 }
 
-/// Damaged state keeps nobody from his project: whoever could damage it below a dead view needs no leave.
+/// Checks that the caller is outside of runs. Damaged state is no reason to refuse: a process that can damage it below a
+/// dead view needs no permission to detach that.
 fn check_outside(dead: &DeadMount) -> Result<(), Failure> {
     match super::offline::check_outside("unmount", dead) {
         Err(body) if !matches!(body.code, ErrorCode::NotPermitted | ErrorCode::Busy) => {
@@ -163,7 +164,7 @@ fn check_outside(dead: &DeadMount) -> Result<(), Failure> {
     }
 }
 
-/// What waits for review in a project without a mount.
+/// Returns the held changes of a project that is not mounted.
 fn waiting(project: &Path) -> Result<Vec<Held>, Failure> {
     let mut client = Client::open(project, super::offline::answer)?;
     match client.ask(&Request::new(Op::Status))? {

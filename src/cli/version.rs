@@ -1,4 +1,4 @@
-//! `fettlefs version`: of this program, and of the daemon if one answers.
+//! `fettlefs version`: the version of this program, and of the daemon if one answers.
 
 use super::desk::Length;
 use super::text::Text;
@@ -21,7 +21,7 @@ pub fn run(Arguments {}: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// No project, a dead mount and no daemon are no reasons for not telling one's own version.
+/// Asks the daemon. Without a project or daemon, or under a dead mount, the program still tells its own version.
 fn daemon(desk: &Desk) -> Result<Option<DaemonVersion>, Failure> {
     let Ok(mut client) = desk.client() else { return Ok(None) };
     match client.reach() {

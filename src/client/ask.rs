@@ -1,4 +1,4 @@
-//! One question and its answer, pages joined.
+//! One question and its answer, with pages joined.
 
 use super::{DeadMount, Place, Reach, find, patiently, project_of, reach, reach::reach_by_socket};
 use crate::protocol::{
@@ -10,32 +10,32 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long the watchdog of a daemon that died may take to bring another (SPEC §10), and how often it is looked.
+/// How long a watchdog may take to replace a daemon that died (SPEC §10), and how often to look.
 const COMING_BACK_MAX: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// As much as the kernel asks of a mount at once: a long answer in few round trips.
+/// The most that the kernel asks of a mount at once, so that a long answer takes few round trips.
 const ANSWER_PIECE_BYTES: usize = 1 << 20;
 
-/// What is asked for first. All that is asked for is made ready by the kernel, and most answers are short.
+/// The size of the first read. The kernel prepares room for all that is asked for, and most answers are short.
 const ANSWER_BEGIN_BYTES: usize = 1 << 16;
 
-/// Answers with no mount present, from the state directory and under its lock (SPEC §3). Supplied by who composes
-/// the program, for the client knows no store.
+/// Answers with no mount present, from the state directory and under its lock (SPEC §3). The caller supplies it, because
+/// the client layer does not know the store.
 pub type Offline = fn(&Place, &Request) -> Response;
 
-/// A way to whoever answers for one project.
+/// A connection to what answers for one project.
 pub struct Client {
     place: Place,
     reach: Reach,
     offline: Offline,
-    /// Of whoever goes on when the view that it was found in has gone.
+    /// Where to go on if the view in which the client was opened goes away.
     project: Option<PathBuf>,
 }
 
-/// What came back, of one page.
+/// The answer to one page.
 enum Answer {
-    /// A line, whatever it says.
+    /// A line as the daemon sent it, not parsed yet.
     Said(Vec<u8>),
     Made(Response),
 }
@@ -57,7 +57,7 @@ pub enum ClientError {
     OthersState { state: PathBuf, uid: u32 },
     #[error("the state directory {} is not believed: others may look into it, and fettlefs makes it private; if it is yours, `chmod 700` it; if it came with a clone, remove it", .0.display())]
     OpenState(PathBuf),
-    /// What somebody named to start from.
+    /// The directory that the user named to start from.
     #[error("{}: {cause}", path.display())]
     NoDirectory { path: PathBuf, cause: io::Error },
     #[error("{what} {}: {cause}", path.display())]
@@ -79,14 +79,14 @@ pub enum ClientError {
 }
 
 impl Client {
-    /// Looks from `start` upwards. No daemon need be there, but a state directory.
+    /// Looks from `start` upwards. There must be a state directory, but not necessarily a daemon.
     pub fn open(start: &Path, offline: Offline) -> Result<Self, ClientError> {
         let place = find(start)?;
         let reach = reach(&place)?;
         Ok(Self { place, reach, offline, project: None })
     }
 
-    /// The same, but no mount is called dead before its watchdog has had the time to bring another daemon.
+    /// The same, but calls no mount dead before its watchdog has had time to start another daemon.
     pub fn open_patiently(start: &Path, offline: Offline) -> Result<Self, ClientError> {
         let begun = Instant::now();
         loop {
@@ -98,18 +98,18 @@ impl Client {
         }
     }
 
-    /// Of the daemon that has the place's state directory, where a dead mount covers the project.
+    /// Connects to the daemon that has the place's state directory, when a dead mount covers the project.
     pub fn of_holder(place: Place, offline: Offline) -> Result<Self, ClientError> {
         let reach = reach_by_socket(&place.state)?;
         Ok(Self { place, reach, offline, project: None })
     }
 
-    /// What [`Client::open`] takes to find whoever answers later.
+    /// What [`Client::open`] needs to find the project again later.
     pub(super) fn way(&self) -> (PathBuf, Offline) {
         (self.place.start.clone(), self.offline)
     }
 
-    /// Has [`Self::again`] go on in the project when the view is not there any more: the way from within it ends with it.
+    /// Makes [`Self::again`] continue in the project if the view goes away, since the path inside the view goes with it.
     pub fn outlive_view(self) -> Result<Self, ClientError> {
         let project = match self.reach {
             Reach::View(_) => project_of(&self.place.root)?,
@@ -118,19 +118,19 @@ impl Client {
         Ok(Self { project, ..self })
     }
 
-    /// The way to whoever answers by now, looked for from the same place.
+    /// Connects to what answers now, looked for from the same start.
     pub fn again(&self) -> Result<Self, ClientError> {
         let found = Self::open(&self.place.start, self.offline);
         let Some(project) = &self.project else { return found };
         let found = match found {
             Ok(found) if found.is_in_view_of(project) => found,
-            // Where the view was there is what it covered, and perhaps a project of others.
+            // The view's path now shows what the view covered, perhaps another project.
             Ok(_) | Err(_) => Self::open(project, self.offline)?,
         };
         Ok(Self { project: self.project.clone(), ..found })
     }
 
-    /// Dead or alive.
+    /// True in a view of `project`, dead or alive.
     fn is_in_view_of(&self, project: &Path) -> bool {
         match &self.reach {
             Reach::View(_) => matches!(project_of(&self.place.root), Ok(Some(of)) if of == project),
@@ -147,13 +147,13 @@ impl Client {
         &self.reach
     }
 
-    /// Asks, and goes on asking until the last page, unless the request limits itself.
+    /// Asks, and asks on until the last page, unless the request limits itself.
     pub fn ask(&mut self, request: &Request) -> Result<Reply, ErrorBody> {
         let first = self.exchange(request)?;
         self.joined(first, request)
     }
 
-    /// The same as one line, to be printed. Most answers are one page, which is what the daemon said; it is not read for that.
+    /// The same as one line, for printing. Most answers are one page, whose line is returned without being parsed.
     pub fn ask_line(&mut self, request: &Request) -> Result<Vec<u8>, ErrorBody> {
         match self.exchange(request)? {
             Answer::Said(line) if is_whole(&line, request.op) => Ok(line),
@@ -166,7 +166,7 @@ impl Client {
         while let Some(offset) = reply.next().filter(|next| request.limit.is_none() && *next > request.offset) {
             let told = reply.told();
             reply.append(self.exchange(&Request { offset, told, ..request.clone() })?.read()?);
-            // A page that does not get on would be asked for without end.
+            // Without progress from page to page this loop would not end.
             if reply.next().is_some_and(|next| next <= offset) {
                 return Err(ErrorBody::new(ErrorCode::Io, "the daemon repeats a page"));
             }
@@ -186,7 +186,7 @@ impl Client {
             Reach::Offline => return Ok(Answer::Made((self.offline)(&self.place, request))),
             Reach::Stale(dead) => return Err(ClientError::Stale(dead.clone()).into()),
             Reach::View(control) => match hand_in(control, &line) {
-                // Nobody has taken it. Of a daemon that died over it nobody knows what it did before.
+                // No daemon has taken the request. Had one taken it and died, it would be unknown what it did before.
                 Err(cause) if cause.raw_os_error() == Some(libc::ENOTCONN) => return Err(self.died().into()),
                 handed_in => handed_in.and_then(|()| read_answer(control, |_| false)).map_err(failed)?,
             },
@@ -201,7 +201,7 @@ impl Client {
         }
     }
 
-    /// The daemon of the view, before it had taken a request.
+    /// The error for a daemon of the view that died before it took a request.
     fn died(&self) -> ClientError {
         match is_dead(&Self::open_patiently(&self.place.start, self.offline)) {
             true => ClientError::Stale(DeadMount::around(&self.place.root)),
@@ -227,7 +227,7 @@ impl Answer {
     }
 }
 
-/// A socket whose other end was closed before anybody there had taken the request.
+/// True if the other end of a socket was closed before the request was taken.
 fn is_hung_up(cause: &io::Error) -> bool {
     matches!(cause.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
@@ -244,13 +244,13 @@ fn hand_in(mut control: &std::fs::File, line: &[u8]) -> io::Result<()> {
 fn converse_line(mut socket: &std::os::unix::net::UnixStream, line: &[u8]) -> io::Result<Vec<u8>> {
     let sent = socket.write_all(line);
     match read_answer(&mut socket, |answer| answer.last() == Some(&b'\n')) {
-        // Whoever takes no more requests has said why before he hung up.
+        // A daemon that takes no more requests says why before it hangs up.
         Ok(answer) if !answer.is_empty() => Ok(answer),
         answer => sent.and(answer),
     }
 }
 
-/// To its end, or as far as `is_whole`; no more than what is too long.
+/// Reads to the end, or until `is_whole`, and stops when the answer is longer than allowed.
 fn read_answer(from: &mut impl Read, is_whole: impl Fn(&[u8]) -> bool) -> io::Result<Vec<u8>> {
     let mut answer = Vec::new();
     let mut asked = ANSWER_BEGIN_BYTES;
@@ -278,7 +278,7 @@ fn line_of(answer: Vec<u8>) -> Result<Vec<u8>, ClientError> {
     }
 }
 
-/// Only who moved a project knows where it is now.
+/// The remedy if the project is gone. Only the user who moved it knows its new path.
 fn way_on(state: &Path, project: &Path, is_gone: bool) -> String {
     let link = state.join(PROJECT_LINK);
     match is_gone {

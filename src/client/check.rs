@@ -1,4 +1,4 @@
-//! A check from its beginning to its end: a command run in the view between questions to whoever answers.
+//! A check from beginning to end: a command run in the view, between questions to what answers for it.
 
 use std::ffi::OsString;
 use std::io;
@@ -13,14 +13,14 @@ use crate::protocol::{CheckPhase, CheckReply, ErrorBody, ErrorCode, Op, Reply, R
 
 /// A check whose command is about to run.
 pub struct Check {
-    /// Where the caller stands: absolute, for the view may be another one when the command ends, or gone. No connection is
-    /// kept meanwhile.
+    /// Where the caller started, absolute. No connection is kept while the command runs: when it ends, another view may
+    /// answer, or none.
     way: (PathBuf, Offline),
     command: Vec<OsString>,
     directory: PathBuf,
-    /// What there was when it began.
+    /// What was held when the check began.
     pub begun: CheckReply,
-    /// The command as one would type it, near enough for people.
+    /// The command as a person would type it, approximately.
     pub words: String,
 }
 
@@ -32,8 +32,8 @@ pub struct Checked<'a> {
 }
 
 impl Check {
-    /// Finds where the command is to run, and has its beginning recorded. With `promotes`, only for somebody who may have
-    /// it land afterwards.
+    /// Finds where the command is to run, and has the start recorded. With `promotes`, fails if the caller may not
+    /// confirm what the command tests.
     pub fn begin(mut client: Client, command: Vec<OsString>, promotes: bool) -> Result<Self, ErrorBody> {
         let directory = directory_in_view(&mut client)?;
         if !directory.is_dir() {
@@ -60,7 +60,7 @@ impl Check {
         command::run(&self.command, &self.directory, group, every, progress)
     }
 
-    /// Has the end of the command recorded, and answers what is held and what has moved since it began.
+    /// Has the command's end recorded, and returns what is held and what has changed since it began.
     pub fn end(&self, status: i32) -> Result<CheckReply, ErrorBody> {
         let phase = if status == 0 { CheckPhase::Passed } else { CheckPhase::Failed };
         self.ask(&Request {
@@ -71,18 +71,18 @@ impl Check {
         })
     }
 
-    /// Whether something is to land, or was to when the command started: what is held no more has moved, too.
+    /// True if something is to land, or was to when the command started: a change that is no longer held counts as moved.
     pub fn lands(&self, ended: &CheckReply) -> bool {
         self.begun.held_count > 0 || ended.held_count > 0
     }
 
-    /// Has land what was tested, if it is still all there is.
+    /// Lands what was tested, if exactly that is still held.
     pub fn promote(&self) -> Result<CheckReply, ErrorBody> {
         let request = Request { tested: Some(self.begun.tested.clone()), ..asking(CheckPhase::Promote) };
         self.ask(&request)
     }
 
-    /// Asks whoever answers by now.
+    /// Asks whatever answers now.
     fn ask(&self, request: &Request) -> Result<CheckReply, ErrorBody> {
         let (start, offline) = &self.way;
         ask(&mut Client::open(start, *offline)?, request)
@@ -90,7 +90,7 @@ impl Check {
 }
 
 impl Checked<'_> {
-    /// The stable JSON of a check, with `rest` beside what is always told.
+    /// The stable JSON of a check, with `rest` added to the fields that are always there.
     pub fn to_json(&self, rest: Value) -> Value {
         let mut value = json!({
             "v": 1, "ok": true, "op": "check", "command": self.words, "status": self.ran.status,
@@ -104,7 +104,7 @@ impl Checked<'_> {
     }
 }
 
-/// The directory of the view that corresponds to where the program was started.
+/// Returns the directory of the view that corresponds to the one where the program was started.
 fn directory_in_view(client: &mut Client) -> Result<PathBuf, ErrorBody> {
     let place = client.place().clone();
     let refused = |why: &str| {
@@ -125,7 +125,7 @@ fn directory_in_view(client: &mut Client) -> Result<PathBuf, ErrorBody> {
     Ok(view.join(below))
 }
 
-/// A mountpoint in another namespace is a plain directory here.
+/// True if a mountpoint is a view from here. One in another mount namespace is a plain directory here.
 fn is_view(mountpoint: &Path) -> bool {
     let reached = find(mountpoint).and_then(|place| reach(&place));
     matches!(reached, Ok(Reach::View(_)))

@@ -1,4 +1,4 @@
-//! Runs a command to its end, and remembers the last of what it said.
+//! Runs a command to its end, and keeps the last lines of its output.
 
 use std::ffi::OsString;
 use std::io::{self, PipeReader, Read};
@@ -12,40 +12,40 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::sys::signals::{self, Origin, Termination, Wakeup, unblock_in};
 
-/// What is remembered of the output: what a person or an agent reads of it, and no more than fits an answer.
+/// How much of the output is kept: what a person or an agent reads of it, and fits into an answer.
 const TAIL_BYTES_MAX: usize = 8 << 10;
 const TAIL_LINES_MAX: usize = 40;
 
-/// How often somebody who waits is told that the command still runs.
+/// How often a waiting caller is told that the command still runs.
 pub const PROGRESS_EVERY: Duration = Duration::from_secs(15);
 
-/// Pieces of output that wait for whoever listens; then the command waits, as for a full pipe.
+/// How many pieces of output may wait for the receiver; then the command blocks, as on a full pipe.
 const PIECES_MAX: usize = 16;
 
-/// How long output is waited for once the command has ended: what it left running may keep the pipe open for ever.
+/// How long to wait for output once the command has ended: a process that it left running may keep the pipe open.
 const OUTPUT_AFTER_END: Duration = Duration::from_millis(500);
 
-/// How long a command that is to end has for it. Less than the two seconds after which clients of MCP lose patience with
-/// their server, who must see its end.
+/// How long a command may take to end when told to. Less than the two seconds after which MCP clients lose patience with
+/// their server, which must see the command end.
 const END_WITHIN: Duration = Duration::from_secs(1);
 
-/// Whose signals a command gets.
+/// Which signals a command gets.
 #[derive(Clone, Copy, Debug)]
 pub enum Group<'a> {
-    /// Those of the terminal, as its caller, whose own signals are passed on to it: it is for the command to end by them.
-    /// Who stops waiting does not end it.
+    /// The caller's: it is in the caller's process group, so the terminal's signals reach it, and the caller passes on
+    /// others. Whether it ends by them is up to the command. A caller that stops waiting does not end it.
     Callers(&'a Termination),
-    /// Its own: it and what it started end when nobody waits for it any more.
+    /// Its own: the command and what it started are ended when the caller stops waiting.
     Own,
 }
 
 /// A command that has ended.
 pub struct Ran {
-    /// As a shell has it: 128 and the signal's number, 127 where there is no such program, 126 where it cannot be run. Of one
-    /// that was asked to end it is never 0.
+    /// As in a shell: 128 and the signal's number, 127 if there is no such program, 126 if it cannot be run. Never 0 if
+    /// the command was asked to end.
     pub status: i32,
     pub took: Duration,
-    /// The last lines of both streams, as they came.
+    /// The last lines of both streams, in the order in which they came.
     pub tail: Vec<u8>,
 }
 
@@ -56,8 +56,8 @@ enum Said {
     Woken(io::Result<Wakeup>),
 }
 
-/// Runs `command` in `directory`, with nothing to read. `progress` is told the time and the last line each time so long
-/// has passed; an error of it is that nobody waits any more.
+/// Runs `command` in `directory`, with nothing on standard input. Each time `every` has passed, `progress` gets the time
+/// and the last line; it fails if the caller waits no more.
 pub fn run(
     command: &[OsString],
     directory: &Path,
@@ -82,7 +82,7 @@ pub fn run(
     })
 }
 
-/// Hears what is said until the command has ended.
+/// Receives messages until the command has ended.
 fn wait(
     leader: Pid,
     group: Group<'_>,
@@ -96,7 +96,7 @@ fn wait(
     while !(is_over && status.is_some()) {
         match said.recv_timeout(until.saturating_duration_since(Instant::now())) {
             Ok(Said::Output(bytes)) => tail.push(&bytes),
-            // The output may end before the command does.
+            // The output may end before the command does, for instance if it closes its streams.
             Ok(Said::NothingMore) => is_over = true,
             Ok(Said::Ended(ended)) => {
                 status = Some(ended?);
@@ -130,7 +130,7 @@ fn wait(
     Ok(Ran { status, took: began.elapsed(), tail: tail.into_lines() })
 }
 
-/// Both streams into one pipe, so that their lines stay in order. The inner error is the command's own.
+/// Starts the command with both streams on one pipe, so that lines stay in order. The inner error is the command's own.
 fn start(
     command: &[OsString],
     directory: &Path,
@@ -161,7 +161,7 @@ fn listen(mut output: PipeReader, mut child: Child, tell: &SyncSender<Said>) -> 
     let (tell, tell_end) = (tell.clone(), tell.clone());
     std::thread::Builder::new().name("check-output".to_owned()).spawn(move || {
         let mut piece = vec![0; 64 << 10];
-        // Who listened has gone when a send fails; what the pipe says no more nobody can hear.
+        // A failed send means that the receiver is gone. A read error ends the output.
         while let Ok(count @ 1..) = output.read(&mut piece) {
             if tell.send(Said::Output(piece[..count].to_vec())).is_err() {
                 return;
@@ -175,18 +175,18 @@ fn listen(mut output: PipeReader, mut child: Child, tell: &SyncSender<Said>) -> 
     Ok(())
 }
 
-/// Until it is woken.
+/// Passes on the signals of this process until it is woken.
 fn tell_signals(signals: &Termination, tell: &SyncSender<Said>) {
     let mut goes_on = true;
     while goes_on {
         let woken = signals.wait();
         goes_on = matches!(woken, Ok(Wakeup::Signal(..)));
-        // The command may have ended, and nobody wait for it any more.
+        // The command may have ended, and the receiver be gone.
         goes_on &= tell.send(Said::Woken(woken)).is_ok();
     }
 }
 
-/// What comes from the terminal the command has got itself.
+/// Passes a signal on, unless it came from the terminal: the command has received that itself.
 fn pass_on(asking: signals::Signal, origin: Origin, leader: Pid) -> io::Result<()> {
     let asking = match (origin, asking) {
         (Origin::Terminal, _) => return Ok(()),
@@ -197,14 +197,14 @@ fn pass_on(asking: signals::Signal, origin: Origin, leader: Pid) -> io::Result<(
     unless_gone(kill_process(leader, asking))
 }
 
-/// Ends a command that still runs, and what it started: it is asked first.
+/// Ends a command that still runs, and what it started: first by SIGTERM, then by SIGKILL.
 fn end(leader: Pid, said: &Receiver<Said>) -> io::Result<()> {
     signal(leader, Signal::TERM)?;
     let until = Instant::now() + END_WITHIN;
     loop {
         match said.recv_timeout(until.saturating_duration_since(Instant::now())) {
             Ok(Said::Output(_) | Said::NothingMore | Said::Woken(_)) => {}
-            // It alone has ended; what it started may have kept the signal from itself.
+            // Only the command itself has ended; a process that it started may ignore SIGTERM.
             Ok(Said::Ended(_)) | Err(RecvTimeoutError::Disconnected | RecvTimeoutError::Timeout) => {
                 return signal(leader, Signal::KILL);
             }
@@ -218,13 +218,13 @@ fn signal(leader: Pid, signal: Signal) -> io::Result<()> {
 
 fn unless_gone(sent: rustix::io::Result<()>) -> io::Result<()> {
     match sent {
-        // It has ended by itself.
+        // It has already ended.
         Err(rustix::io::Errno::SRCH) => Ok(()),
         sent => sent.map_err(io::Error::from),
     }
 }
 
-/// The last of an output.
+/// The end of an output.
 #[derive(Default)]
 struct Tail {
     bytes: Vec<u8>,

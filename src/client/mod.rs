@@ -1,8 +1,9 @@
 //! Finds the daemon that answers for a project, and asks it.
 //!
-//! Owns how requests travel: through the view's control file, through the socket in the state directory, or, with
-//! no mount, through a function that works on the state directory itself. Runs what a check runs, which is more than one
-//! question ([`Check`]). Never decides what a request means and prints nothing. Begin with [`Client::open`].
+//! This layer owns how requests travel: through the view's control file, through the socket in the state directory, or,
+//! with no mount, through a function that works on the state directory itself. It also runs the command of a check,
+//! between its questions ([`Check`]). It never decides what a request means and prints nothing.
+//! Begin with [`Client::open`].
 
 mod ask;
 mod check;
@@ -25,5 +26,5 @@ pub use place::{Place, find};
 pub use reach::{Reach, reach};
 pub use target::{NotInProject, path_of, target};
 
-/// What is said of a reply that does not go with its request.
+/// The message about a reply that does not fit its request.
 pub const OTHER_ANSWER: &str = "the daemon answered another question; are its version and this program's the same?";

@@ -1,4 +1,4 @@
-//! The mounts of fettlefs that this process can see, and the projects of those that only others can.
+//! The mounts of fettlefs that this process can see, and the projects of mounts that only other processes can.
 
 use super::{ClientError, place::io_error};
 use crate::protocol::STATE_DIRECTORY;
@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The mounts of fettlefs, parents before children, without those that another covers. Their sources are the projects' paths.
+/// Returns the mounts of fettlefs that no other covers, parents before children. Their sources are the projects' paths.
 pub fn fettle_mounts() -> Result<Vec<MountEntry>, ClientError> {
     let mounts =
         mount::mounts().map_err(|cause| io_error("read the mount table of", Path::new("this process"), cause))?;
@@ -17,22 +17,22 @@ pub fn fettle_mounts() -> Result<Vec<MountEntry>, ClientError> {
     Ok(ours.iter().filter(|mount| !ours.iter().any(|other| covers(other, mount))).cloned().collect())
 }
 
-/// The view whose root a directory is, by the kernel's word: programs can make what looks like one.
+/// Returns the view whose root a directory is, from the mount table: programs can make what looks like a view.
 pub(super) fn view_at(root: &Path) -> Result<Option<MountEntry>, ClientError> {
     Ok(fettle_mounts()?.into_iter().find(|mount| is_root_of(mount, root)))
 }
 
-/// Whether a mount shows a view's root at a directory, and not what is bound from further within.
+/// True if a mount shows the root of a view at a directory, not a part of it by a bind mount.
 pub(super) fn is_root_of(mount: &MountEntry, directory: &Path) -> bool {
     mount.mountpoint == directory && mount.root == Path::new("/")
 }
 
-/// The project of the view whose root a directory is.
+/// Returns the project of the view whose root a directory is.
 pub(super) fn project_of(root: &Path) -> Result<Option<PathBuf>, ClientError> {
     Ok(view_at(root)?.map(|view| view.source.into()))
 }
 
-/// The projects of which there is a view in a namespace that is not ours: those of runs.
+/// Returns the projects that have a view in another mount namespace: those of runs.
 pub fn projects_elsewhere() -> Result<BTreeSet<PathBuf>, ClientError> {
     let mounts = mount::mounts_elsewhere()
         .map_err(|cause| io_error("read the mount tables of", Path::new("other processes"), cause))?;
@@ -43,7 +43,7 @@ pub fn projects_elsewhere() -> Result<BTreeSet<PathBuf>, ClientError> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadMount {
     pub mountpoint: PathBuf,
-    /// What to mount again, which is not always what was mounted on.
+    /// What to mount again; not always the mountpoint.
     pub project: PathBuf,
 }
 
@@ -54,20 +54,20 @@ impl fmt::Display for DeadMount {
 }
 
 impl DeadMount {
-    /// The one that a directory is the root of, or lies in.
+    /// Returns the dead mount at a directory or around it.
     pub fn found_at(directory: &Path) -> Option<Self> {
-        // Looked for by a name of the view's own, of which no cache knows whether it is there.
+        // Looks for a name that only the view has, so that no cache can answer.
         let looked_at = std::fs::symlink_metadata(directory.join(STATE_DIRECTORY));
         looked_at.is_err_and(|err| is_death(&err)).then(|| Self::around(directory))
     }
 
-    /// What can be done about it, wherever whoever reads this stands.
+    /// The remedy, valid in any working directory.
     pub fn remedy(&self) -> String {
         let (project, mountpoint) = (self.project.display(), self.mountpoint.display());
         format!("`fettlefs mount {project}` recovers it, `fettlefs unmount {mountpoint}` detaches it")
     }
 
-    /// The one that `directory` lies in, as far as the mount table tells; else the directory itself.
+    /// Returns the mount around `directory` by the mount table, or the directory itself if there is none.
     pub(super) fn around(directory: &Path) -> Self {
         let mounts = fettle_mounts().unwrap_or_default();
         let around = mounts.into_iter().filter(|mount| directory.starts_with(&mount.mountpoint));

@@ -1,7 +1,7 @@
-//! Waiting for what only a daemon can answer, given up when that daemon has been stopped (SIGSTOP, Ctrl-Z).
+//! Waits for what only a daemon can answer, and gives up if that daemon has been stopped (SIGSTOP, Ctrl-Z).
 //!
-//! One that works is waited for however long it takes. A request to the control file is not waited for here: once the
-//! daemon has taken it the kernel lets nobody go, and a stop (Ctrl-Z) of who asks must find the thread that waits.
+//! A working daemon is waited for however long it takes. Requests to the control file do not come through here: once
+//! the daemon has taken one, the kernel does not let the caller go, and a stop (Ctrl-Z) must find the thread that waits.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,17 +13,17 @@ use super::{ClientError, place::io_error};
 use crate::sys::mount::{FS_TYPE, FUSE_DEVICE, mount_at};
 use crate::sys::process;
 
-/// How often it is looked whether the daemon is stopped. At the second time it is given up: `fg` may be typed meanwhile.
+/// How often to check for a stopped daemon. Only the second time counts: `fg` may be typed in between.
 const LOOK_EVERY: Duration = Duration::from_secs(3);
 
-/// What `work` gives, unless a daemon is stopped that answers for one of the paths in `ways`. It runs on a thread of its own,
-/// which has ended when this returns with what it gave; the end of the program ends it else.
+/// Returns the result of `work`, unless a daemon that answers for one of the paths in `ways` is stopped. `work` runs in a
+/// thread of its own. It has ended when its result is returned; otherwise it lasts until the program ends.
 pub fn patiently<T: Send + 'static>(
     ways: &[&Path],
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, ClientError> {
     let (tell, answer) = channel();
-    // Who listened may have given up.
+    // The receiver may have given up.
     let work = move || drop(tell.send(work()));
     let worker = thread::Builder::new().name("asking".to_owned()).spawn(work).map_err(no_thread)?;
     let mut seen = None;
@@ -38,7 +38,7 @@ pub fn patiently<T: Send + 'static>(
         }
         seen = stopped;
     };
-    // Nothing is told only by one that has panicked.
+    // Only a worker that has panicked sends nothing.
     worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     Ok(done.expect("who has ended well has told what came of it"))
 }
@@ -47,13 +47,13 @@ fn no_thread(cause: io::Error) -> ClientError {
     io_error("start a thread of", Path::new("this process"), cause)
 }
 
-/// The daemon that answers for a path, if it is stopped and ours to look at. Asks no mount.
+/// Returns the daemon that answers for a path, if it is stopped and ours to examine. Does not touch any mount.
 fn stopped_daemon(way: &Path) -> Option<u32> {
     let way = std::path::absolute(way).ok()?;
     process::stopped().find(|pid| process::opens(*pid, Path::new(FUSE_DEVICE)) && serves(*pid, &way))
 }
 
-/// Whether a process has the project open that is seen at a path, or one that the path lies in.
+/// True if a process has the project open that is seen at a path, or one that contains the path.
 fn serves(pid: u32, way: &Path) -> bool {
     match mounted_project(way) {
         Some(project) => process::opens(pid, &project),
@@ -61,7 +61,7 @@ fn serves(pid: u32, way: &Path) -> bool {
     }
 }
 
-/// From the outermost directory on, for what lies in a mount cannot be looked at.
+/// Starts at the outermost directory, because nothing inside a mount can be looked at.
 fn mounted_project(way: &Path) -> Option<PathBuf> {
     let mut above: Vec<&Path> = way.ancestors().collect();
     above.reverse();

@@ -9,21 +9,21 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Overrides where the state is (SPEC §3).
+/// Overrides the place of the state (SPEC §3).
 const STATE_DIR_VARIABLE: &str = "FETTLE_STATE_DIR";
 
-/// A project as it is seen from here: its own directory, or the root of a view of it.
+/// A project as seen from here: its own directory, or the root of a view of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Absolute. Relative arguments are relative to directories below it.
     pub root: PathBuf,
     /// The state directory; in a view, the virtual one unless a variable names the real one.
     pub state: PathBuf,
-    /// Absolute: where relative arguments begin.
+    /// Absolute. Relative arguments start from here.
     pub start: PathBuf,
 }
 
-/// The nearest directory from `start` upwards that has state, or a view's virtual one.
+/// Returns the nearest directory from `start` upwards that has state, or a view's virtual state directory.
 pub fn find(start: &Path) -> Result<Place, ClientError> {
     let start = std::path::absolute(start).map_err(|cause| match cause.kind() {
         io::ErrorKind::NotFound => ClientError::Gone,
@@ -51,7 +51,7 @@ pub(super) fn find_with(start: PathBuf, named_state: Option<PathBuf>) -> Result<
     }
 }
 
-/// Whether it is there at all; what stands there and is no directory is an error.
+/// True if the directory exists. Anything there that is not a directory is an error.
 fn is_state_directory(path: &Path) -> Result<bool, ClientError> {
     match std::fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => Ok(true),
@@ -75,8 +75,8 @@ fn nearest_root(start: &Path) -> Result<Option<PathBuf>, ClientError> {
     Ok(None)
 }
 
-/// Whether a directory in which a directory of that name was found is a view's root, or has state. In a view only its root
-/// is one: any other was made by who writes there, to answer in its place perhaps.
+/// True if a directory with a state directory in it is a view's root, or has real state. Inside a view only the root
+/// counts: any other state directory was made by a program in the view, perhaps to answer in place of the daemon.
 fn is_project(directory: &Path, found: &Metadata) -> Result<bool, ClientError> {
     let device = Device::of(found.dev());
     let mut views = fettle_mounts()?.into_iter().filter(|mount| mount.device == device).peekable();
@@ -88,8 +88,8 @@ fn is_project(directory: &Path, found: &Metadata) -> Result<bool, ClientError> {
     Ok(has_state(&state))
 }
 
-/// A directory that somebody made by hand, or left empty, makes no project of what it stands in. One that may not be looked
-/// into has state, for all that is known.
+/// True if a directory contains state. One that was made by hand, or left empty, does not make its parent a project. One
+/// that may not be looked into is taken to have state.
 fn has_state(directory: &Path) -> bool {
     match std::fs::symlink_metadata(directory.join(INSTANCE_FILE)) {
         Ok(instance) => instance.is_file(),
@@ -97,8 +97,8 @@ fn has_state(directory: &Path) -> bool {
     }
 }
 
-/// State is its owner's alone (SPEC §3). What came with a clone or lies about where others write, `/tmp` say, would answer
-/// whatever they liked. What cannot be looked at says so when it is asked.
+/// Refuses state that is not private to its owner (SPEC §3). A state directory that came with a clone, or lies where
+/// others can write, such as `/tmp`, could answer anything. One that cannot be examined fails when it is asked.
 pub(super) fn check_private(state: &Path, project: &Path) -> Result<(), ClientError> {
     let owner_of = |path: &Path| std::fs::metadata(path).map(|found| found.uid());
     let Ok(found) = std::fs::metadata(state) else { return Ok(()) };
@@ -118,8 +118,8 @@ fn is_absent(err: &io::Error) -> bool {
     matches!(err.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// Directories that may not be searched cannot be this caller's project, but for a view that somebody else has mounted: into
-/// that the kernel lets nobody, root neither.
+/// Reports a view that another user has mounted for themselves: the kernel lets nobody else into it, not even root. Any
+/// other directory that may not be searched cannot be the caller's project.
 fn check_not_shut(directory: &Path) -> Result<(), ClientError> {
     let is_shut = |mount: &MountEntry| mount.mountpoint == directory && !mount.is_for_all();
     match fettle_mounts()?.into_iter().find(is_shut) {
@@ -128,7 +128,7 @@ fn check_not_shut(directory: &Path) -> Result<(), ClientError> {
     }
 }
 
-/// A state directory outside the project names the project by a link, from its first mount on.
+/// Returns the project of a state directory outside it, which has a link to it from its first mount on.
 fn linked_project(state: &Path) -> Result<Option<PathBuf>, ClientError> {
     let link = state.join(PROJECT_LINK);
     match std::fs::read_link(&link) {
@@ -138,8 +138,8 @@ fn linked_project(state: &Path) -> Result<Option<PathBuf>, ClientError> {
     }
 }
 
-/// The state of another project answers nothing about this one. Not asked in a view, which is its project's wherever
-/// it is mounted.
+/// Refuses another project's state, which says nothing about this one. Not called in a view, which belongs to its project
+/// wherever it is mounted.
 pub(super) fn check_state_is_of(place: &Place) -> Result<(), ClientError> {
     match linked_project(&place.state)? {
         Some(project) if project != place.root => Err(ClientError::other_project(&place.state, project, &place.root)),
@@ -147,8 +147,8 @@ pub(super) fn check_state_is_of(place: &Place) -> Result<(), ClientError> {
     }
 }
 
-/// Without symbolic links, so that `..` and prefixes mean what they say. A path through a dead mount has no such
-/// form; it stays as it is and the search finds the dead mount.
+/// Resolves symbolic links, so that `..` and prefixes mean what they say. A path through a dead mount cannot be resolved;
+/// it stays as it is, and the search then finds the dead mount.
 fn canonical(start: &Path) -> Result<PathBuf, ClientError> {
     let no_directory = |cause| Err(ClientError::NoDirectory { path: start.to_owned(), cause });
     match std::fs::canonicalize(start) {

@@ -1,4 +1,4 @@
-//! The way to whoever answers for a place.
+//! How to reach what answers for a place.
 
 use super::{ClientError, DeadMount, Place, patiently, place, place::io_error, view_at};
 use crate::protocol::{CONTROL_FILE, CONTROL_SOCKET, STATE_DIRECTORY};
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// The longest socket path that fits into `sockaddr_un` with its NUL (unix(7)).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// Who answers, and how they are reached.
+/// What answers, and the way to it.
 #[derive(Debug)]
 pub enum Reach {
     /// The control file of a view.
@@ -27,7 +27,7 @@ pub enum Reach {
     Socket(Arc<UnixStream>),
     /// No daemon: the state directory is all there is.
     Offline,
-    /// The mount is there and its daemon is not.
+    /// There is a mount without a daemon.
     Stale(DeadMount),
 }
 
@@ -54,7 +54,7 @@ fn way_to(place: &Place) -> Result<Reach, ClientError> {
     match connect(&place.state, &socket) {
         Ok(stream) => Ok(Reach::Socket(stream.into())),
         Err(err) if is_nobody(&err) => Ok(Reach::Offline),
-        // Another user's, who may be dead.
+        // The socket is another user's, whose daemon may be dead.
         Err(err) if err.kind() == io::ErrorKind::PermissionDenied && is_unlocked(&place.root) => Ok(Reach::Offline),
         Err(err) => Err(io_error("connect to", &socket, err)),
     }
@@ -64,7 +64,7 @@ fn control_of(view: &MountEntry) -> PathBuf {
     view.mountpoint.join(STATE_DIRECTORY).join(CONTROL_FILE)
 }
 
-/// None where something else covers the view by now.
+/// Returns `None` if something else covers the view by now.
 fn open_control(view: &MountEntry) -> io::Result<Option<File>> {
     let mut options = File::options();
     let control = options.read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(control_of(view))?;
@@ -72,23 +72,23 @@ fn open_control(view: &MountEntry) -> io::Result<Option<File>> {
     Ok(is_of_view.then_some(control))
 }
 
-/// To the daemon that has this state directory, whatever stands where the project is.
+/// Reaches the daemon that has this state directory, whatever is mounted over the project.
 pub(super) fn reach_by_socket(state: &Path) -> Result<Reach, ClientError> {
     let socket = state.join(CONTROL_SOCKET);
     let stream = connect(state, &socket).map_err(|err| io_error("connect to", &socket, err))?;
     Ok(Reach::Socket(stream.into()))
 }
 
-/// A socket file that a killed daemon left behind refuses connections.
+/// No daemon listens; a socket file that a killed daemon left behind refuses connections.
 fn is_nobody(err: &io::Error) -> bool {
     matches!(err.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
 
-/// How long a command that works without a daemon, or a dying one, is waited for; the lock is theirs for a moment.
+/// How long to wait for the lock, which a dying daemon or a command without a daemon holds only for a moment.
 const LOCK_WAIT: Duration = Duration::from_secs(1);
 const LOCK_POLL: Duration = Duration::from_millis(10);
 
-/// Whether no daemon has the project: each holds its lock.
+/// True if no daemon has the project: each holds its lock.
 fn is_unlocked(project: &Path) -> bool {
     let Ok(project) = File::open(project) else { return false };
     let begun = Instant::now();
@@ -101,14 +101,14 @@ fn is_unlocked(project: &Path) -> bool {
 }
 
 fn connect(state: &Path, socket: &Path) -> io::Result<UnixStream> {
-    // A link would lead to whoever listens at its end, and make him the daemon.
+    // A link would lead to another listener, which would be taken for the daemon.
     if !socket.symlink_metadata()?.file_type().is_socket() {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
     if socket.as_os_str().as_bytes().len() <= SOCKET_PATH_BYTES_MAX {
         return UnixStream::connect(socket);
     }
-    // A descriptor of the directory makes a short name for it, however deep it lies.
+    // Through a descriptor of its directory the socket has a short name, however deep it lies.
     let directory = File::open(state)?;
     UnixStream::connect(format!("/proc/self/fd/{}/{CONTROL_SOCKET}", directory.as_raw_fd()))
 }

@@ -1,4 +1,4 @@
-//! What a person typed, as the ways in which a daemon may read it (SPEC §8).
+//! An argument as a person typed it, in all the ways that a daemon may read it (SPEC §8).
 //!
 //! Only the client knows the working directory, and only the daemon knows which paths and ids there are. So the
 //! client sends every reading that is possible, relative to the project, and the daemon takes the one that exists.
@@ -10,7 +10,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-/// An argument that can name nothing in the project.
+/// An argument that cannot name anything in the project.
 #[derive(Debug, thiserror::Error)]
 pub enum NotInProject {
     #[error("an empty argument names nothing in the project {}", .root.display())]
@@ -30,7 +30,7 @@ impl NotInProject {
     }
 }
 
-/// Every reading of one argument.
+/// Returns every reading of one argument.
 pub fn target(place: &Place, argument: &OsStr) -> Result<Target, NotInProject> {
     let text = argument.to_str();
     let path = path_of(place, argument);
@@ -42,9 +42,8 @@ pub fn target(place: &Place, argument: &OsStr) -> Result<Target, NotInProject> {
     }
 }
 
-/// The one path below the project that an argument names, for what takes no ids. In a view elsewhere the project's own path
-/// leads there as well. Nothing is not the working directory: a
-/// variable that is not set must not name everything.
+/// Returns the one path below the project that an argument names, for commands that take no ids. In a view elsewhere, the
+/// project's own path works as well. An empty argument is refused: an unset variable must not name the whole directory.
 pub fn path_of(place: &Place, argument: &OsStr) -> Result<RelPath, NotInProject> {
     let root = || place.root.clone();
     if argument.is_empty() {
@@ -57,22 +56,22 @@ pub fn path_of(place: &Place, argument: &OsStr) -> Result<RelPath, NotInProject>
     parsed.map_err(|why| NotInProject::NoPath { argument: argument.into(), why })
 }
 
-/// An absolute path relative to the project; none when it leads out of it.
+/// Returns an absolute path relative to the project, or `None` if it leads out of it.
 fn below(root: &Path, path: &Path) -> Option<PathBuf> {
     match path.strip_prefix(root) {
         Ok(relative) => Some(relative.to_owned()),
-        // It may come through a symbolic link that the root does not come through.
+        // It may go through a symbolic link that is not in the path of the root.
         Err(_) => resolved(path)?.strip_prefix(root).ok().map(Path::to_owned),
     }
 }
 
-/// The path with its directory's symbolic links followed, but not its own: a link is a change of its own.
+/// Follows symbolic links in the path's directory but not the last name: a link can be a change itself.
 fn resolved(path: &Path) -> Option<PathBuf> {
     let parent = std::fs::canonicalize(path.parent()?).ok()?;
     Some(parent.join(path.file_name()?))
 }
 
-/// Removes `.` and `..` without asking the disk: a deleted path has no other form.
+/// Removes `.` and `..` without asking the disk, which knows nothing of a deleted path.
 fn normalize(path: &Path) -> PathBuf {
     let mut clean = PathBuf::new();
     for component in path.components() {
@@ -87,11 +86,11 @@ fn normalize(path: &Path) -> PathBuf {
     clean
 }
 
-/// The glob relative to the project. The working directory is a name, not a pattern, so its own signs are escaped.
+/// Returns the glob relative to the project. The working directory is a name, no pattern, so its own signs are escaped.
 fn project_glob(place: &Place, pattern: &str) -> Option<String> {
     let below = place.start.strip_prefix(&place.root).ok()?.to_str()?;
     let start = place.root.join(globset::escape(below));
-    // Spelled out, it is still a name.
+    // An absolute pattern repeats the working directory, which is a name there too.
     let pattern = Path::new(pattern).strip_prefix(&place.start).unwrap_or(Path::new(pattern));
     let joined = normalize(&start.join(pattern));
     Some(joined.strip_prefix(&place.root).ok()?.to_str()?.to_owned())

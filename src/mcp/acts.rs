@@ -1,4 +1,4 @@
-//! What a call does: its arguments, the question it asks, and the answer in the two forms that clients show.
+//! What a call does: its arguments, the request it sends, and the answer in the two forms that clients show.
 
 use std::ffi::OsStr;
 
@@ -20,13 +20,13 @@ use crate::protocol::{
 
 type Result<T> = std::result::Result<T, ErrorBody>;
 
-/// An answer: the stable JSON of `--json`, and a text where the JSON would repeat it escaped.
+/// An answer: the stable JSON of `--json`, and a text in its place where JSON would escape the text.
 struct Answer {
     json: Value,
     text: Option<String>,
 }
 
-/// Calls a tool. What it refuses is a result with the codes of `--json`.
+/// Calls a tool. A refusal is a result with the codes of `--json`.
 pub fn call(tool: Tool, arguments: JsonObject, desk: &Desk, waiting: &Waiting) -> CallToolResult {
     match answer(tool, arguments, desk, waiting) {
         Ok(Answer { json, text: None }) => CallToolResult::structured(json),
@@ -87,7 +87,7 @@ fn diff(arguments: DiffArguments, desk: &Desk) -> Result<Answer> {
     Ok(Answer { json: json_of(&Response::done(Reply::Diff(reply)))?, text: Some(text) })
 }
 
-/// What is told where a diff has no text: it may be that of a directory, or of nothing past its end.
+/// The text for a diff without lines: it may be a directory's, or lie past the end.
 fn nothing_shown(changes: &[ChangeDiff], offset: u64) -> String {
     match (changes, offset) {
         ([], 0) => "Nothing is held.".to_owned(),
@@ -112,7 +112,7 @@ fn read(arguments: ReadArguments, desk: &Desk, waiting: &Waiting) -> Result<Answ
     };
     let Reply::Read(reply) = client.ask(&request)? else { return Err(other_answer()) };
     if waiting.is_over() {
-        // It will not be shown to anybody, so it was not received; what is forgotten is sent again.
+        // The answer will not be shown, so it must not count as received: forget it, and the next read sends it again.
         let forget = Request { session: Some(desk.session.clone()), reset: true, ..Request::new(Op::Read) };
         client.ask(&forget)?;
     }
@@ -142,7 +142,7 @@ fn patch(arguments: PatchArguments, desk: &Desk) -> Result<Answer> {
     plain(desk.client()?.ask(&request)?)
 }
 
-/// Asked before anything is sent, for the message; the daemon asks again.
+/// Checks the limits before anything is sent, for a better message; the daemon checks them again.
 fn check_bounds(files: &[FilePatch]) -> Result<()> {
     let hunks: usize = files.iter().map(|file| file.hunks.len()).sum();
     match files.len() > PATCH_FILES_MAX || hunks > PATCH_HUNKS_MAX {
@@ -188,7 +188,7 @@ fn plain(reply: Reply) -> Result<Answer> {
     Ok(Answer { json: json_of(&Response::done(reply))?, text: None })
 }
 
-/// As `--json` prints it.
+/// The same JSON as `--json` prints.
 fn json_of(response: &Response) -> Result<Value> {
     serde_json::from_slice(&response.to_whole_line())
         .map_err(|err| ErrorBody::new(ErrorCode::Io, format!("encode the answer: {err}")))

@@ -1,4 +1,4 @@
-//! What each tool takes. A field that a tool does not know is refused: `dry_run` must never be ignored by what acts.
+//! What each tool takes. An unknown field is refused: no tool that acts may ignore a `dry_run`.
 
 use rmcp::schemars::{self, JsonSchema};
 use serde::Deserialize;
@@ -19,7 +19,7 @@ pub struct StatusArguments {
 }
 
 impl StatusArguments {
-    /// What a model reads at once of a project's state.
+    /// As much of a project's state as a model reads at once.
     fn limit() -> u64 {
         100
     }
@@ -44,7 +44,7 @@ pub struct DiffArguments {
 }
 
 impl DiffArguments {
-    /// More than this clients cut themselves, without saying where.
+    /// Clients cut longer texts themselves, without saying where.
     fn limit() -> u64 {
         100_000
     }

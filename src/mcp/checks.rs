@@ -1,4 +1,4 @@
-//! `check` for somebody who may stop waiting: then its command ends, and nothing lands.
+//! `check` for a caller that may stop waiting: then the command is ended, and nothing lands.
 
 use std::ffi::OsString;
 use std::io;
@@ -12,25 +12,25 @@ use super::arguments::CheckArguments;
 use crate::client::{Check, Checked, Group};
 use crate::protocol::{ErrorBody, ErrorCode};
 
-/// How often it is asked whether somebody still waits.
+/// How often to ask whether the caller still waits.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How often who waits is told that the command still runs: clients give up after some tens of seconds of silence.
+/// How often to report that the command still runs: clients give up after some tens of seconds of silence.
 const TELL_EVERY: Duration = Duration::from_secs(5);
-/// As a shell has it for a command that was asked to end.
+/// The status that a shell reports for a command that SIGTERM ended.
 const ENDED_BY_US: i32 = 128 + libc::SIGTERM;
-/// Why a command was ended, or not begun.
+/// Why a command was ended, or not started.
 const NOBODY_WAITS: &str = "ended, for nobody waits for it";
-/// Characters of the command's last line that a message of progress repeats.
+/// How many characters of the command's last line a progress message repeats.
 const LINE_CHARS_MAX: usize = 200;
 
-/// Takes the seconds that a command has run, and what to say of them.
+/// Takes the seconds that a command has run, and the message about it.
 pub type Tell = Box<dyn Fn(f64, String) -> io::Result<()> + Send>;
 
-/// Who waits for the answer to one call.
+/// The caller that waits for the answer to one call.
 pub struct Waiting {
     pub cancelled: CancellationToken,
     pub gone: CancellationToken,
-    /// None: nobody wants to know.
+    /// `None` if the caller wants no progress.
     pub tell: Option<Tell>,
 }
 
@@ -40,7 +40,7 @@ impl Waiting {
     }
 }
 
-/// Passed or failed: the JSON of `fettlefs check --json`.
+/// Runs a check, and returns the JSON of `fettlefs check --json`, whether it passed or failed.
 pub fn check(arguments: CheckArguments, desk: &Desk, waiting: &Waiting) -> Result<Value, ErrorBody> {
     let command: Vec<OsString> = arguments.command.into_iter().map(OsString::from).collect();
     if command.is_empty() {
@@ -60,7 +60,7 @@ pub fn check(arguments: CheckArguments, desk: &Desk, waiting: &Waiting) -> Resul
         (0, reply) => {
             let reply = reply.map_err(|err| nothing_promoted(err, words))?;
             let outcomes = match arguments.confirm && check.lands(&reply) {
-                // Looking at what it tested may have taken long.
+                // Looking for what has changed since the start may have taken long.
                 true if waiting.is_over() => {
                     let message = format!("{words} passed, and nothing was promoted: {NOBODY_WAITS}");
                     return Err(ErrorBody::new(ErrorCode::Io, message));
@@ -71,7 +71,7 @@ pub fn check(arguments: CheckArguments, desk: &Desk, waiting: &Waiting) -> Resul
             let told = json!({"passed": true, "moved": reply.moved, "outcomes": outcomes});
             Ok(Checked { words, ran: &ran, reply: &reply }.to_json(told))
         }
-        // What the command said is worth more than that nobody could record it.
+        // What the command printed is worth more than the failure to record it.
         (_, reply) => {
             let reply = reply.as_ref().unwrap_or(&check.begun);
             Ok(Checked { words, ran: &ran, reply }.to_json(json!({"passed": false})))
@@ -79,7 +79,7 @@ pub fn check(arguments: CheckArguments, desk: &Desk, waiting: &Waiting) -> Resul
     }
 }
 
-/// An error once nobody waits any more; else tells now and then.
+/// Returns a function that fails once the caller waits no more, and until then reports progress now and then.
 pub(super) fn progress(waiting: &Waiting) -> impl FnMut(Duration, &[u8]) -> io::Result<()> {
     let mut told = Duration::ZERO;
     move |took, line| match &waiting.tell {
@@ -93,7 +93,7 @@ pub(super) fn progress(waiting: &Waiting) -> impl FnMut(Duration, &[u8]) -> io::
     }
 }
 
-/// What has begun has an end in the log, whoever waits for it.
+/// Records the end of a check that has begun, which is due in the log even if the caller is gone.
 fn given_up(check: &Check, why: &str) -> ErrorBody {
     let message = format!("{}: {why}; nothing was promoted", check.words);
     let message = match check.end(ENDED_BY_US) {

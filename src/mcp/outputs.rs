@@ -1,7 +1,7 @@
-//! What each tool answers, as JSON Schema: the stable JSON of `--json`, of which `docs/PROTOCOL.md` tells more.
+//! What each tool answers, as JSON Schema: the stable JSON of `--json`, which `docs/PROTOCOL.md` describes.
 //!
-//! Only what is always there is required, and fields may be added. An answer is also what was refused, so `ok` and `error`
-//! are in each.
+//! Only fields that are always present are required, and fields may be added. Since a refusal is an answer too, each
+//! schema has `ok` and `error`.
 
 use rmcp::model::JsonObject;
 use serde_json::{Value, json};

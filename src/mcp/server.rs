@@ -1,4 +1,4 @@
-//! The protocol's side: handshake, the list of tools, and each call in a thread of its own.
+//! The protocol: handshake, the list of tools, and each call in a thread of its own.
 
 use std::io;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use super::checks::{Tell, Waiting};
 use super::tools::{self, Tool};
 use super::wire::Watched;
 
-/// What a model is told of all tools together.
+/// What a model is told about all tools together.
 const INSTRUCTIONS: &str = "This project is behind fettlefs. Files are written as always; small changes land in the \
 project at once, large and sensitive ones are held for review: you see your version, the project does not have it yet. \
 `status` tells what is held and why, `read` sends only what you have not received of a file yet, `patch` replaces exact \
@@ -30,16 +30,16 @@ say what is held, and go on with something else.";
 
 struct Server {
     desk: Arc<Desk>,
-    /// Standard input has ended, or somebody wants the program to end.
+    /// Cancelled when standard input has ended, or a signal asks the program to end.
     gone: CancellationToken,
 }
 
 /// Answers one client until it closes standard input.
 pub fn serve(desk: Desk) -> io::Result<()> {
-    // One thread moves the messages; calls have their own.
+    // One thread moves the messages; each call has its own.
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let served = runtime.block_on(converse(desk));
-    // What a call has asked for is done by whoever answers it, whether or not somebody waits.
+    // A request that has been sent is carried out, whether or not a caller waits for its answer.
     runtime.shutdown_background();
     served
 }
@@ -62,7 +62,7 @@ async fn converse(desk: Desk) -> io::Result<()> {
     Ok(())
 }
 
-/// By the signals that end a program. A check's command has a process group of its own, so nobody else would end it.
+/// Cancels on the signals that end a program. A check's command, in a process group of its own, would survive them.
 fn end_when_asked(gone: CancellationToken) -> io::Result<CancellationToken> {
     let asked = CancellationToken::new();
     for kind in [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()] {
@@ -104,7 +104,7 @@ impl ServerHandler for Server {
         })
     }
 
-    /// What cannot be a call is the protocol's error; what a tool refuses is its result, which a model can read.
+    /// A malformed call is an error of the protocol; a refusal by a tool is its result, which a model can read.
     async fn call_tool(
         &self,
         request: CallToolRequestParams,
@@ -119,15 +119,14 @@ impl ServerHandler for Server {
     }
 }
 
-/// The protocol's methods as the library knows them. One of these comes as a custom request where its parameters are not
-/// what they should be.
+/// Methods that the library handles. It passes one on as a custom request only if its parameters are malformed.
 const OWN_METHODS: [&str; 4] = ["initialize", "server/discover", "tools/list", "tools/call"];
 
 impl Server {
     fn waiting(&self, context: &RequestContext<RoleServer>) -> Waiting {
         let (peer, runtime) = (context.peer.clone(), Handle::current());
         let tell = context.meta.get_progress_token().map(|token| {
-            // One at a time, and nobody waits for it: a client that does not read must not keep its command from ending.
+            // One message at a time, and not waited for: a client that does not read must not keep its command running.
             let is_pending = Arc::new(AtomicBool::new(false));
             let tell = move |seconds: f64, message: String| {
                 if is_pending.swap(true, Ordering::SeqCst) {

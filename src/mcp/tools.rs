@@ -1,7 +1,7 @@
-//! What is offered: names, what they are for, what they take and answer, and what they may do.
+//! The tools on offer: names, purposes, what they take and answer, and what they may do.
 //!
-//! `confirm` is offered to everybody and refused by whoever answers: who may confirm depends on the settings of the moment
-//! and on where the caller stands, and a list that came and went with them would say nothing of why.
+//! `confirm` is offered to every client, and may be refused when it is called. Who may confirm depends on the current
+//! settings and on where the caller stands, and a tool that came and went with them would not tell the reason.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub enum Tool {
     Confirm,
 }
 
-/// The same text as for programs that pipe a patch into the command.
+/// The same schema as for programs that pipe a patch into the command.
 const PATCH_SCHEMA: &str = include_str!("../../docs/patch.schema.json");
 
 pub fn all() -> Vec<model::Tool> {
@@ -117,14 +117,14 @@ impl Tool {
         }
     }
 
-    /// `read` remembers what was sent, and `request_review` leaves an event: neither is anything of the project's.
+    /// `read` records what was sent, and `request_review` leaves an event: neither changes the project.
     fn annotations(self) -> ToolAnnotations {
         let hints = ToolAnnotations::with_title(self.title()).open_world(false);
         match self {
             Self::Status | Self::Diff | Self::Read => hints.read_only(true),
             Self::RequestReview => hints.read_only(false).destructive(false),
             Self::Patch | Self::Discard | Self::Confirm => hints.read_only(false).destructive(true).idempotent(false),
-            // A command may do whatever the caller may.
+            // The command may do whatever its caller may do.
             Self::Check => hints.read_only(false).destructive(true).idempotent(false).open_world(true),
         }
     }
@@ -148,7 +148,7 @@ fn input<T: JsonSchema + 'static>() -> JsonObject {
     Arc::unwrap_or_clone(schema)
 }
 
-/// What names it as a document of its own goes, and `dry_run`, a flag of the command, comes.
+/// Adapts the schema: drops what makes it a document of its own, and adds `dry_run`, which is a flag of the command.
 fn patch_input() -> JsonObject {
     let mut schema: JsonObject = serde_json::from_str(PATCH_SCHEMA).expect("the schema in docs is a JSON object");
     schema.retain(|key, _| !["$id", "title", "description"].contains(&key.as_str()));

@@ -1,4 +1,4 @@
-//! Standard input, watched for its end: who closes it waits for no answer any more.
+//! Standard input, watched for its end: a client that closes it no longer waits for an answer.
 
 use std::io;
 use std::pin::Pin;
@@ -7,8 +7,8 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio_util::sync::CancellationToken;
 
-/// Input that says when it has ended. The protocol's library notices, too, and then waits for what runs; a check would
-/// run on meanwhile for nobody, and might promote.
+/// Input that announces its end. The protocol's library notices the end too, but then waits for running calls; a check
+/// would run on for no one, and might promote.
 pub struct Watched<R> {
     input: R,
     ended: CancellationToken,

@@ -1,6 +1,6 @@
-//! Those who ask while keys are read: one that works on tasks, one that follows events.
+//! The threads that ask while keys are read: one works on tasks, one follows events.
 //!
-//! Each looks for whoever answers anew, for mounts come and go while somebody reads.
+//! One looks for the daemon anew for each task, the other after each mount: mounts come and go during a review.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender};
@@ -11,19 +11,19 @@ use super::model::{Act, Input, Task};
 use crate::client::{Client, OTHER_ANSWER, Offline, Reach};
 use crate::protocol::{Acted, DiffReply, ErrorBody, ErrorCode, Op, Reply, Request, Status, Target};
 
-/// How often a mount is looked for where there is none. Nothing is asked: that would take the project's lock.
+/// How often to look for a mount while there is none. Nothing is asked meanwhile: that would take the project's lock.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// How long one question for events waits. A program that stops (Ctrl-Z) has stopped when the last of its threads has, and
-/// one that reads the control file does so with its answer: the kernel tells the daemon of no stop.
+/// How long one question for events waits. Ctrl-Z takes effect only when all threads have stopped, and a thread that
+/// reads the control file stops only with its answer: the kernel does not tell the daemon of the stop.
 const WAIT_SECONDS: u64 = 1;
 
-/// The way to whoever answers.
+/// How to reach the daemon.
 #[derive(Clone)]
 pub struct Way {
     pub directory: PathBuf,
     pub offline: Offline,
-    /// What is said of an act that is done.
+    /// Words what an act has done.
     pub told: fn(&Acted) -> String,
 }
 
@@ -74,7 +74,7 @@ fn other_answer() -> ErrorBody {
     ErrorBody::new(ErrorCode::Io, OTHER_ANSWER)
 }
 
-/// Works on tasks in their order, until nobody sends any or listens any more.
+/// Works on tasks in order, until the sender or the receiver is gone.
 pub fn work(way: &Way, tasks: &Receiver<Task>, answer: impl Fn(Input) -> bool) {
     for task in tasks {
         let input = match task {
@@ -87,7 +87,7 @@ pub fn work(way: &Way, tasks: &Receiver<Task>, answer: impl Fn(Input) -> bool) {
                 let acted = way.act(&act);
                 Input::Acted(act, acted)
             }
-            // Not for who asks.
+            // Those are for the thread that draws.
             Task::Stop | Task::Redraw => continue,
         };
         if !answer(input) {
@@ -96,13 +96,13 @@ pub fn work(way: &Way, tasks: &Receiver<Task>, answer: impl Fn(Input) -> bool) {
     }
 }
 
-/// Tells whenever something has happened since event `seq`, mount or not, until nobody listens any more.
+/// Calls `happened` whenever something has happened since event `seq`, with or without a mount, until it returns false.
 pub fn follow(way: &Way, mut seq: u64, happened: impl Fn() -> bool) {
     loop {
         if !follow_mount(way, &mut seq, &happened) {
             return;
         }
-        // The mount went: what is held is asked for once more, from whoever answers now.
+        // The mount went away: what is held is asked for once more, from whatever answers now.
         if !happened() {
             return;
         }
@@ -112,13 +112,13 @@ pub fn follow(way: &Way, mut seq: u64, happened: impl Fn() -> bool) {
     }
 }
 
-/// False when nobody listens any more.
+/// Returns false once the receiver is gone.
 fn follow_mount(way: &Way, seq: &mut u64, happened: &impl Fn() -> bool) -> bool {
     let Ok(mut client) = Client::open(&way.directory, way.offline) else { return true };
     loop {
         let timeout_seconds = Some(WAIT_SECONDS);
         let request = Request { since: Some(*seq), wait: true, timeout_seconds, ..Request::new(Op::Events) };
-        // What keeps it from being answered keeps the list from it, too, and is told there.
+        // The same failure also reaches the request for the list, which reports it.
         let Ok(Reply::Events(events)) = client.ask(&request) else { return true };
         *seq = events.seq;
         if !events.events.is_empty() && !happened() {
@@ -135,7 +135,7 @@ fn is_served(way: &Way) -> bool {
     client.is_ok_and(|client| matches!(client.reach(), Reach::View(_) | Reach::Socket(_)))
 }
 
-/// Hands inputs to whoever draws; false when he has gone.
+/// Returns a function that sends inputs to the thread that draws, and returns false once that is gone.
 pub fn hand_to<T>(sender: Sender<T>, wrap: impl Fn(Input) -> T) -> impl Fn(Input) -> bool {
     move |input| sender.send(wrap(input)).is_ok()
 }

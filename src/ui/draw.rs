@@ -1,4 +1,4 @@
-//! The model on a terminal: list, diff, a line that says something, a line of keys.
+//! Draws the model: list, diff, a line of messages, a line of keys.
 
 use jiff::Timestamp;
 use ratatui::Frame;
@@ -13,23 +13,23 @@ use super::words::{age, marks, percent, plural};
 use crate::model::escape_name;
 use crate::protocol::Held;
 
-/// Whether colours may be used. Bold, faint and reversed text are no colours.
+/// Whether colours may be used. Bold, faint and reversed text do not count as colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Paint {
     Plain,
     Colored,
 }
 
-/// From this width on list and diff stand side by side.
+/// From this width on, list and diff are side by side.
 const SIDE_BY_SIDE_COLUMNS: u16 = 90;
 const LIST_COLUMNS: u16 = 40;
-/// Of a narrow terminal, the share of the list.
+/// The list's share of a narrow terminal.
 const LIST_ROWS_PERCENT: u16 = 30;
-/// A change in the list: its path, and what there is to know.
+/// A change in the list takes two rows: its path, and facts about it.
 const CHANGE_ROWS: usize = 2;
-/// Before each row of a diff: the hunk that is pointed at, the hunks that are marked, the sign.
+/// The columns before each row of a diff: the current hunk, the marked hunks, the sign.
 const GUTTER_COLUMNS: usize = 3;
-/// In the place of the sign, where a line goes on.
+/// Replaces the sign where a line continues.
 const GOES_ON: char = '~';
 
 const HELP: &[&str] = &[
@@ -74,7 +74,7 @@ fn panes(body: Rect) -> (Rect, Rect) {
     (list, diff)
 }
 
-/// Colours by what a text is.
+/// Colours by meaning.
 #[derive(Clone, Copy)]
 struct Ink(Paint);
 
@@ -154,7 +154,7 @@ fn facts(change: &Held, ink: Ink, now: Timestamp) -> Vec<Span<'static>> {
         Span::raw(" "),
         Span::styled(format!("-{}", change.deletions), ink.of(Kind::Removed)),
     ];
-    // First, for it must not be what a narrow list cuts off.
+    // First, so that a narrow list does not cut them off.
     for mark in marks(change) {
         spans.push(Span::styled(format!(" [{}]", shown(&escape_name(mark.as_bytes()))), ink.warning()));
     }
@@ -163,7 +163,7 @@ fn facts(change: &Held, ink: Ink, now: Timestamp) -> Vec<Span<'static>> {
     spans
 }
 
-/// A row to its end, so that what is selected is a bar.
+/// Fills a row to its end, so that the selected one is a bar.
 fn full(mut spans: Vec<Span<'static>>, columns: usize, style: Style) -> Line<'static> {
     let used: usize = spans.iter().map(Span::width).sum();
     spans.push(Span::raw(" ".repeat(columns.saturating_sub(used))));

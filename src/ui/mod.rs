@@ -1,9 +1,9 @@
-//! The screen of `review`: held changes on the left, what one would do on the right, and keys that decide.
+//! The screen of `review`: held changes on the left, what the selected one would do on the right, and keys that decide.
 //!
-//! [`model`](model::Model) is what is on the screen and what each key makes of it, without a terminal, a clock or a daemon;
-//! [`draw`](draw::draw) puts it on one. `screen` has the terminal and gives it back, `asking` asks the daemon and follows its
-//! events in threads of their own, so that no key waits for an answer; `session` ties these together. Decides nothing: rights,
-//! expiry and conflicts are the daemon's, as for any other client. Begin with [`review`].
+//! [`model`](model::Model) is what is on the screen and how each key changes it, without a terminal, a clock or a daemon;
+//! [`draw`](draw::draw) draws it. `screen` takes the terminal and gives it back. `asking` asks the daemon and follows its
+//! events in threads of their own, so that no key waits for an answer. `session` ties these together. This layer decides
+//! nothing: rights, expiry and conflicts are the daemon's, as for any other client. Begin with [`review`].
 
 mod asking;
 mod draw;

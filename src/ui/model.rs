@@ -1,12 +1,12 @@
-//! What is on the screen, and what keys and answers make of it. No terminal, no clock, nobody asked: what is to be asked is
-//! given back as [`Task`]s.
+//! What is on the screen, and how keys and answers change it. The model has no terminal and no clock and asks nobody:
+//! what is to be asked it returns as [`Task`]s.
 //!
 //! ```text
 //!   key, answer, news ──► handle ──► what is shown, and tasks
 //! ```
 //!
-//! A change is decided by the id whose diff is on the screen, so that nothing is confirmed that nobody has seen. One diff
-//! and one act are asked for at a time: a list that is run through does not renew what was only passed by.
+//! A change is decided by the id whose diff is on the screen, so that nothing is confirmed unseen. Only one diff and one
+//! act are asked for at a time: changes that are merely scrolled past in the list are not renewed.
 
 use std::collections::BTreeSet;
 use std::mem;
@@ -18,7 +18,7 @@ use super::words::plural;
 use crate::model::{ChangeId, RelPath, escape_name};
 use crate::protocol::{Acted, ChangeDiff, DiffReply, ErrorBody, ErrorCode, Held, Status};
 
-/// What somebody else is to do; each is answered by an [`Input`].
+/// What others are to do for the model. All but `Stop` and `Redraw` are answered by an [`Input`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
     List,
@@ -33,7 +33,7 @@ pub enum Task {
 /// What a person decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// Without hunks, the whole.
+    /// No hunks means the whole change.
     Confirm {
         id: ChangeId,
         hunks: Vec<u32>,
@@ -54,7 +54,7 @@ pub enum Input {
     Happened,
     Listed(Result<Box<Status>, ErrorBody>),
     Compared(ChangeId, Result<DiffReply, ErrorBody>),
-    /// With what is said of it.
+    /// The outcome, with its wording.
     Acted(Act, Result<(Acted, String), ErrorBody>),
 }
 
@@ -64,7 +64,7 @@ pub enum Pane {
     Diff,
 }
 
-/// What keys are for at the moment.
+/// What keys mean at the moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
     Browsing,
@@ -73,12 +73,12 @@ pub enum Mode {
         question: String,
         act: Act,
     },
-    /// A part of a path is typed; with what it was before.
+    /// Part of a path is being typed; `before` is the search to return to.
     Searching {
         before: String,
     },
     Helping,
-    /// More than a line to read, such as a conflict's hunks.
+    /// A text of more than one line, such as a conflict's hunks.
     Reading {
         lines: Vec<String>,
         top: usize,
@@ -94,7 +94,7 @@ pub enum Tone {
 /// The diff on the screen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shown {
-    /// As it was when it was compared.
+    /// As it was when the diff was made.
     pub held: Held,
     pub sheet: Sheet,
 }
@@ -103,18 +103,18 @@ pub struct Shown {
 pub struct Model {
     pub project: String,
     held: Vec<Held>,
-    /// Why the list may not be what is held now.
+    /// Why the list may be out of date.
     pub unreachable: Option<String>,
-    /// Only paths that have this in them are listed.
+    /// Only paths that contain this are listed.
     pub search: String,
-    /// The place in what is listed.
+    /// The index of the selected change in the list.
     at: usize,
     pub pane: Pane,
     pub mode: Mode,
     pub shown: Option<Shown>,
     /// Counted from 0.
     pub hunk: usize,
-    /// Counted from 1, of the diff that is shown.
+    /// Marked hunks of the diff on the screen, counted from 1.
     pub marks: BTreeSet<u32>,
     pub said: Option<(Tone, String)>,
     /// Invariant: the rows of `shown` at `columns`.
@@ -124,14 +124,14 @@ pub struct Model {
     list_height: usize,
     pub top: usize,
     comparing: Option<ChangeId>,
-    /// A diff that was refused is not asked for again by itself.
+    /// A diff that was refused is not requested again on its own.
     refused: Option<ChangeId>,
     listing: bool,
     list_again: bool,
     acting: Option<Act>,
     leaving: bool,
     over: bool,
-    /// What can be undone, the last at the end, with what was said of it.
+    /// Operations that can be undone, the latest last, with what was said of each.
     done: Vec<(String, String)>,
 }
 
@@ -165,12 +165,12 @@ impl Model {
         }
     }
 
-    /// What is to be asked at the beginning.
+    /// Returns the first tasks.
     pub fn begin(&mut self) -> Vec<Task> {
         self.compare()
     }
 
-    /// Whether the person has left.
+    /// True if the person has left.
     pub fn is_over(&self) -> bool {
         self.over
     }
@@ -185,7 +185,7 @@ impl Model {
         }
     }
 
-    /// What is listed.
+    /// Returns the changes in the list.
     pub fn listed_changes(&self) -> Vec<&Held> {
         self.held.iter().filter(|held| is_found(held, &self.search)).collect()
     }
@@ -194,7 +194,7 @@ impl Model {
         self.held.len()
     }
 
-    /// Where in the list.
+    /// The index of the selected change.
     pub fn at(&self) -> usize {
         self.at
     }
@@ -203,7 +203,7 @@ impl Model {
         self.listed_changes().get(self.at).copied()
     }
 
-    /// What is waited for, in a word.
+    /// Names what is being waited for.
     pub fn waits_for(&self) -> Option<&'static str> {
         match (&self.acting, &self.comparing) {
             (Some(Act::Confirm { .. }), _) => Some("applying"),
@@ -214,7 +214,7 @@ impl Model {
         }
     }
 
-    /// Whether the diff on the screen is that of what is selected.
+    /// True if the diff on the screen is that of the selected change.
     pub fn shows_selected(&self) -> bool {
         match (&self.shown, self.selected()) {
             (Some(shown), Some(selected)) => shown.held.id == selected.id,
@@ -222,7 +222,7 @@ impl Model {
         }
     }
 
-    /// How much room there is. The line at the top of the diff stays there.
+    /// Sets how much room there is. The line at the top of the diff stays there.
     pub fn fit(&mut self, columns: usize, diff_height: usize, list_height: usize) {
         (self.diff_height, self.list_height) = (diff_height.max(1), list_height.max(1));
         if self.columns != columns {
@@ -272,7 +272,7 @@ impl Model {
         tasks
     }
 
-    /// The same path stays selected; where it is gone, what stands at its place.
+    /// Takes a new list. The same path stays selected; if it is gone, the change now at its index is.
     fn replace(&mut self, held: Vec<Held>) {
         let before = self.selected().map(|held| (held.path.clone(), held.id.clone()));
         self.held = held;
@@ -288,7 +288,7 @@ impl Model {
         }
         self.clamp();
         let held = &self.held;
-        // What is not held any more is not shown, nor can it be asked about.
+        // A change that is no longer held is not shown, and no question about it stays open.
         if self.shown.as_ref().is_some_and(|shown| !held.iter().any(|held| held.id == shown.held.id)) {
             self.forget_shown();
         }
@@ -311,7 +311,7 @@ impl Model {
         self.at = self.at.min(self.listed_changes().len().saturating_sub(1));
     }
 
-    /// Asks for the diff of what is selected, unless it is there or on its way.
+    /// Asks for the diff of the selected change, unless it is there or on its way.
     fn compare(&mut self) -> Vec<Task> {
         let Some(selected) = self.selected() else { return Vec::new() };
         let is_current = self.shown.as_ref().is_some_and(|shown| {
@@ -356,7 +356,7 @@ impl Model {
     }
 
     fn show(&mut self, change: ChangeDiff) {
-        // Who looked has renewed it, if he may.
+        // Looking at a change has renewed it, if this user may do that.
         for held in self.held.iter_mut().filter(|held| held.id == change.held.id) {
             *held = change.held.clone();
         }
@@ -417,7 +417,7 @@ impl Model {
         if let (KeyCode::Char(letter), true) = (key.code, key.modifiers.contains(KeyModifiers::CONTROL)) {
             return self.press_control(letter);
         }
-        // What Alt changes is no key of ours; Esc and a key at once look like it.
+        // Combinations with Alt are not ours; Esc followed quickly by a key looks like one.
         if key.modifiers.contains(KeyModifiers::ALT) {
             return Vec::new();
         }
@@ -476,7 +476,7 @@ impl Model {
         Vec::new()
     }
 
-    /// What is being done is done before the program goes.
+    /// Leaves after the act that is under way, if there is one.
     fn leave(&mut self) {
         match self.acting {
             Some(_) => {
@@ -516,7 +516,7 @@ impl Model {
         }
     }
 
-    /// The hunk that is pointed at is one on the screen, where there is one.
+    /// Makes the current hunk one that is on the screen, if there is one.
     fn follow_rows(&mut self) {
         let Some(shown) = &self.shown else { return };
         let seen = self.rows.iter().skip(self.top).take(self.diff_height);
@@ -547,7 +547,7 @@ impl Model {
         }
     }
 
-    /// Marked hunks are decided at once: choosing them was the question.
+    /// Marked hunks are decided without a question: marking them was the answer.
     fn decide(&mut self, act: impl Fn(ChangeId, Vec<u32>) -> Act, verb: &str) -> Vec<Task> {
         let Some(selected) = self.selected() else { return Vec::new() };
         let Some(shown) = self.shown.as_ref().filter(|_| self.shows_selected()) else {
@@ -599,7 +599,7 @@ impl Model {
         vec![Task::Act(act)]
     }
 
-    /// What is looked at anew is renewed.
+    /// Asks for the diff again, which renews an expired change.
     fn reload(&mut self) -> Vec<Task> {
         let mut tasks = self.list();
         self.refused = None;
@@ -680,7 +680,7 @@ pub fn name_of(path: &RelPath) -> String {
     super::sheet::shown(&escape_name(path.as_bytes()))
 }
 
-/// Capitals do not matter where none are asked for, as in less.
+/// Ignores case unless the search has a capital letter, as in less.
 fn is_found(held: &Held, search: &str) -> bool {
     let found = |path: &RelPath| {
         let name = name_of(path);

@@ -1,4 +1,4 @@
-//! The terminal while it is ours: raw, its other screen, no cursor; and how it is given back, whatever happens.
+//! The terminal while it is ours, raw, on its alternate screen and without a cursor; given back whatever happens.
 
 use std::io::{self, Stdout, Write};
 use std::panic;
@@ -16,10 +16,10 @@ use ratatui::backend::CrosstermBackend;
 use super::draw::{Paint, draw};
 use super::model::Model;
 
-/// As Rust ends a program that panics.
+/// The exit status that Rust gives a program that panics.
 const PANICKED: i32 = 101;
 
-/// Dropped, the terminal is as it was.
+/// Restores the terminal when dropped.
 pub struct Screen {
     terminal: Terminal<CrosstermBackend<Stdout>>,
 }
@@ -36,8 +36,8 @@ impl Screen {
         self.terminal.draw(|frame| draw(model, frame, paint, Timestamp::now())).map(|_drawn| ())
     }
 
-    /// Everything anew: somebody else may have written on it. Not by `Terminal::clear`, which asks the terminal where its
-    /// cursor is, and the answer would be read as a key.
+    /// Draws everything anew, because another program may have written on the screen. `Terminal::clear` would ask the
+    /// terminal for its cursor position, and the answer would be read as a key.
     pub fn clear(&mut self) -> io::Result<()> {
         self.terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
         execute!(io::stdout(), Clear(ClearType::All))
@@ -47,7 +47,7 @@ impl Screen {
         give_back()
     }
 
-    /// Takes it again, from whatever state somebody else has left it in.
+    /// Takes the terminal again, in whatever state another program has left it.
     pub fn enter(&mut self) -> io::Result<()> {
         disable_raw_mode()?;
         take()?;
@@ -72,12 +72,12 @@ fn give_back() -> io::Result<()> {
     let mut stdout = io::stdout();
     queue!(stdout, LeaveAlternateScreen, Show)?;
     let written = stdout.flush();
-    // Also where nothing can be written: the modes are the shell's again.
+    // Even if nothing can be written, the shell gets its modes back.
     disable_raw_mode()?;
     written
 }
 
-/// What a panic says is to be read, and no thread may be missed without a word.
+/// Gives the terminal back at a panic, so that its message can be read, and ends the program if another thread panics.
 fn give_back_at_panic() {
     let before = panic::take_hook();
     panic::set_hook(Box::new(move |panicked| {

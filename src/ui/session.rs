@@ -1,4 +1,4 @@
-//! One review from its first look to its end: the loop between the terminal, the model and those who ask.
+//! One review from beginning to end: the loop between the terminal, the model and the threads that ask.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::client::Offline;
 use crate::protocol::{Acted, ErrorBody};
 use crate::sys::job::{self, Job, Told};
 
-/// How old what is shown as `5s ago` may become.
+/// How stale a displayed `5s ago` may become.
 const DRAW_EVERY: Duration = Duration::from_secs(10);
 
 /// What a review needs.
@@ -27,7 +27,7 @@ pub struct Review {
     pub paint: Paint,
 }
 
-/// How it ended.
+/// How a review ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// Nothing was held, and nothing was shown.
@@ -50,14 +50,14 @@ enum News {
     Broken(io::Error),
 }
 
-/// Shows what is held, until the person leaves. Ends the program where a signal says so.
+/// Shows what is held until the person leaves. If a signal says so, ends the program.
 pub fn review(review: &Review) -> Result<End, ReviewError> {
     let way = Way { directory: review.directory.clone(), offline: review.offline, told: review.told };
     let status = way.status().map_err(|err| ReviewError::Refused(Box::new(err)))?;
     if status.held.is_empty() {
         return Ok(End::Nothing);
     }
-    // Before any thread is there.
+    // Before there are other threads.
     let job = Job::block()?;
     let mut screen = Screen::open()?;
     let (sender, news) = channel();
@@ -83,7 +83,7 @@ pub fn review(review: &Review) -> Result<End, ReviewError> {
     Ok(End::Left)
 }
 
-/// They end with the program: each waits for what only the world outside can tell.
+/// Starts a thread that ends with the program, since it waits for events from outside.
 fn start(name: &str, sender: &Sender<News>, work: impl FnOnce(Sender<News>) + Send + 'static) -> io::Result<()> {
     let sender = sender.clone();
     thread::Builder::new().name(name.to_owned()).spawn(move || work(sender)).map(|_detached| ())
@@ -121,7 +121,7 @@ struct Desk {
 }
 
 impl Desk {
-    /// Until the person leaves, or a signal of the number that is given says so.
+    /// Runs until the person leaves, or until a signal ends the review, whose number is returned.
     fn run(&mut self, screen: &mut Screen, news: &Receiver<News>) -> io::Result<Option<i32>> {
         let tasks = self.model.begin();
         self.give(tasks, screen)?;
@@ -132,7 +132,7 @@ impl Desk {
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => return Err(io::Error::other("nobody reads the keys any more")),
             };
-            // All that has come is drawn at once.
+            // Everything that has arrived is handled before the next drawing.
             for news in first.into_iter().chain(news.try_iter()) {
                 if let Some(signal) = self.take(news, screen)? {
                     return Ok(Some(signal));

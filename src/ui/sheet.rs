@@ -1,4 +1,4 @@
-//! A diff as lines that a terminal may be sent, with its hunks, and as rows of a given width.
+//! A diff as lines that are safe for a terminal, with its hunks, and as rows of a given width.
 
 use ratatui::text::Span;
 
@@ -6,22 +6,22 @@ use super::words::percent;
 use crate::model::{escape_content, escape_name};
 use crate::protocol::{ChangeDiff, Held};
 
-/// Columns from one tab stop to the next, as terminals have them.
+/// Columns between tab stops, as in terminals.
 const TAB_COLUMNS: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Words of ours about the change.
+    /// This program's words about the change.
     About,
     Header,
-    /// Where a hunk is: its `@@` line.
+    /// The `@@` line of a hunk.
     Place,
     Context,
     Added,
     Removed,
 }
 
-/// A line, its sign apart. Invariant: nothing that a terminal obeys or hides.
+/// A line, with its sign kept apart. Invariant: nothing that a terminal obeys or hides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
     pub kind: Kind,
@@ -33,9 +33,9 @@ pub struct Line {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sheet {
     pub lines: Vec<Line>,
-    /// Of each hunk the index of its first line; it ends where the next one begins.
+    /// The index of each hunk's first line; a hunk ends where the next begins.
     hunks: Vec<usize>,
-    /// Two diffs, of what goes and of what comes: their hunks have no numbers of their own.
+    /// Two diffs, one that removes and one that adds: their hunks cannot be numbered.
     is_double: bool,
 }
 
@@ -66,18 +66,18 @@ impl Sheet {
         sheet
     }
 
-    /// How many hunks can be chosen from, numbered from 1.
+    /// How many hunks there are to choose from; they are numbered from 1.
     pub fn hunk_count(&self) -> usize {
         if self.is_double { 0 } else { self.hunks.len() }
     }
 
-    /// Which hunk a line belongs to, counted from 0.
+    /// Returns the hunk that a line belongs to, counted from 0.
     pub fn hunk_at(&self, line: usize) -> Option<usize> {
         let before = self.hunks.partition_point(|first| *first <= line);
         before.checked_sub(1).filter(|_| self.hunk_count() > 0)
     }
 
-    /// The rows it takes where a row has room for `columns` beside the sign.
+    /// Returns the rows of all lines, if a row has room for `columns` beside the sign.
     pub fn rows(&self, columns: usize) -> Vec<Row> {
         let mut rows = Vec::with_capacity(self.lines.len());
         for (line, Line { text, .. }) in self.lines.iter().enumerate() {
@@ -92,7 +92,7 @@ impl Sheet {
     }
 }
 
-/// Why it waits and who wrote it.
+/// The lines that tell why the change is held and who wrote it.
 fn about(held: &Held) -> Vec<Line> {
     let share = (held.ratio > 0.0).then(|| format!(", {} of file", percent(held.ratio)));
     let mut lines =
@@ -122,7 +122,7 @@ fn line_of(bare: &[u8], in_header: bool) -> Line {
     }
 }
 
-/// Tabs as blanks, and what would take no column spelled out: it could not be seen.
+/// Turns tabs into blanks, and spells out characters without width, which would be invisible.
 pub fn shown(escaped: &str) -> String {
     if escaped.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
         return escaped.to_owned();
@@ -152,7 +152,7 @@ pub fn shown(escaped: &str) -> String {
     text
 }
 
-/// Where a text is broken so that no row has more than `columns`.
+/// Returns where to break a text so that no row has more than `columns`.
 fn breaks(text: &str, columns: usize) -> Vec<usize> {
     if text.is_ascii() {
         return (1..text.len().div_ceil(columns)).map(|row| row * columns).collect();
@@ -170,17 +170,17 @@ fn breaks(text: &str, columns: usize) -> Vec<usize> {
     breaks
 }
 
-/// What a terminal shows as one character, as what draws it divides the text.
+/// Divides a text into what a terminal shows as one character, in the same way as the drawing library.
 fn graphemes(text: &str) -> Vec<String> {
     Span::raw(text).styled_graphemes(ratatui::style::Style::default()).map(|found| found.symbol.to_owned()).collect()
 }
 
-/// Columns, as what draws it measures them.
+/// The width in columns, as the drawing library measures it.
 pub fn width(text: &str) -> usize {
     Span::raw(text).width()
 }
 
-/// The end of a text that fits, with a sign where something is left out.
+/// Returns as much of a text's end as fits, with a sign if something is left out.
 pub fn fit_end(text: &str, columns: usize) -> String {
     if width(text) <= columns {
         return text.to_owned();

@@ -1,4 +1,4 @@
-//! Numbers, times and marks as a person reads them, on a line and on the screen.
+//! Numbers, times and marks as a person reads them, for lines and for the screen.
 
 use crate::model::{self, ChangeKind};
 use crate::protocol::{Counts, Held};
@@ -19,7 +19,7 @@ pub fn size(bytes: u64) -> String {
     format!("{value:.1}{}", UNITS[unit])
 }
 
-/// `0.62` is `62%`. A change too small for a whole percent is still not nothing.
+/// `0.62` is `62%`. A share too small for a whole percent does not become zero.
 pub fn percent(ratio: f64) -> String {
     match ratio * 100.0 {
         small if small > 0.0 && small < 0.5 => "<1%".to_owned(),
@@ -40,7 +40,7 @@ pub fn counts_with_modified(counts: &Counts) -> String {
     format!("+{} -{} ~{}", counts.insertions, counts.deletions, counts.insertions.min(counts.deletions))
 }
 
-/// `5m ago`. A clock that was set back makes no negative ages.
+/// `5m ago`. A clock that was set back does not make an age negative.
 pub fn age(then: jiff::Timestamp, now: jiff::Timestamp) -> String {
     let seconds = now.as_second().saturating_sub(then.as_second());
     let (count, unit) = model::age(u64::try_from(seconds).unwrap_or(0));
@@ -52,7 +52,7 @@ pub fn moment(time: jiff::Timestamp) -> String {
     time.strftime("%Y-%m-%d %H:%M:%SZ").to_string()
 }
 
-/// What a person should know about a held change beside its lines and its reason.
+/// What a person should know about a held change besides its lines and its reason.
 pub fn marks(change: &Held) -> Vec<String> {
     let what = change.detail.clone().filter(|_| change.kind == ChangeKind::Structure);
     let marks = [

@@ -1,4 +1,4 @@
-//! What can be seen without mounting.
+//! What can be found out without mounting.
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
@@ -17,14 +17,14 @@ use crate::sys::mount::{HELPERS, open_fuse_device};
 use crate::sys::tree::Tree;
 use crate::sys::watch::{are_told_of, user_limit};
 
-/// Below this little is left for what a landing copies, and for the reserve.
+/// With less than this, little is left for the copies of a landing and for the reserve.
 const SPACE_LEFT_MIN: u64 = 64 << 20;
-/// Below this a project of a usual size cannot be watched whole: half of them are ours.
+/// With fewer, a project of usual size cannot be watched as a whole: half of them are ours.
 const WATCHES_MIN: usize = 16 << 10;
-/// The kernel that reads and writes passing files by itself.
+/// The first kernel that reads and writes passing files by itself.
 const PASSTHROUGH_SINCE: (u32, u32) = (6, 9);
 
-/// The check of who may mount.
+/// The name of the check for the right to mount.
 pub const MOUNTING: &str = "mounting";
 
 pub fn of_machine() -> Vec<Finding> {
@@ -39,7 +39,7 @@ pub fn of_project(project: &Path) -> Vec<Finding> {
     findings
 }
 
-/// No program would be in a view there.
+/// `/` cannot be the project: no program would be in the view.
 fn place(project: &Path) -> Option<Finding> {
     let fault = || {
         Finding::fault("project", "/ is no project: programs would go on below a view there", "name a directory in it")
@@ -47,7 +47,7 @@ fn place(project: &Path) -> Option<Finding> {
     project.parent().is_none().then(fault)
 }
 
-/// Nothing of the project can be seen through it.
+/// The finding for a dead mount, through which nothing of the project can be seen.
 pub fn dead(mount: &DeadMount) -> Finding {
     Finding::fault("project", mount.to_string(), mount.remedy())
 }
@@ -66,7 +66,7 @@ fn device() -> Finding {
     }
 }
 
-/// Root mounts by itself, everybody else by the set-uid program.
+/// Root mounts by itself, every other user by the set-uid program.
 fn privilege() -> Finding {
     match rustix::process::geteuid().is_root() {
         true => root_privilege(),
@@ -137,7 +137,7 @@ fn version(release: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// A fault where a mount would be refused for them; a note for all that waits for trust.
+/// A fault if a mount would be refused for its settings, and a note for each setting that waits for trust.
 fn settings(project: &Path) -> Vec<Finding> {
     const CHECK: &str = "settings";
     let remedy = "correct it: docs/SETTINGS.md lists all keys";
@@ -161,12 +161,12 @@ fn settings(project: &Path) -> Vec<Finding> {
     if notes.is_empty() { vec![Finding::ok(CHECK, "can be read")] } else { notes }
 }
 
-/// Whether what is kept of the project can be read; none where nothing is yet, or somebody else is at it.
+/// Checks that the project's state can be read. `None` if there is none yet, or if another process is using it.
 fn state(project: &Path) -> Option<Finding> {
     const CHECK: &str = "state";
     let ask = || -> Result<(), ErrorBody> {
         let mut client = Client::open(project, offline::answer)?;
-        // What is found of a project above this one says nothing of this one.
+        // State found for a project above this one says nothing about this one.
         if client.place().root == project {
             client.ask(&Request { limit: Some(1), ..Request::new(Op::Status) })?;
         }
@@ -181,7 +181,7 @@ fn state(project: &Path) -> Option<Finding> {
     }
 }
 
-/// Whether what others change below is seen at once.
+/// Checks that changes made below by others are seen at once.
 fn outsiders(project: &Path) -> Finding {
     const CHECK: &str = "project";
     let told = std::fs::File::open(project).and_then(|file| are_told_of(file.as_fd()));
@@ -215,7 +215,7 @@ fn space(project: &Path) -> Finding {
         Err(failure) => return Finding::fault(CHECK, failure.message(), "correct the variable"),
     };
     let state = named.unwrap_or_else(|| project.join(STATE_DIRECTORY));
-    // What is held is in the state that is there, and nobody would find it from another place.
+    // Held changes are in the existing state, and would not be found from another place.
     let (place, or_elsewhere) = match state.exists() {
         true => (state.as_path(), ""),
         false => (project, ", or name another place by FETTLE_STATE_DIR"),
@@ -236,7 +236,7 @@ fn space(project: &Path) -> Finding {
     }
 }
 
-/// By the marks that docker, podman and Kubernetes leave.
+/// Recognises a container by the marks that docker, podman and Kubernetes leave.
 pub fn in_container() -> bool {
     let marks = ["/.dockerenv", "/run/.containerenv"];
     marks.iter().any(|mark| Path::new(mark).exists())

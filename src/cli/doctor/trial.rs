@@ -1,4 +1,4 @@
-//! Trial mounts, by this very program as its user starts it.
+//! Trial mounts, by this very program with the rights of its user.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -17,10 +17,10 @@ use super::checks::in_container;
 use crate::client::fettle_mounts;
 use crate::sys::mount::mount_at;
 
-/// How long a trial may take. A view that does not answer by then never will.
+/// How long a trial may take. A view that has not answered by then never will.
 const TRIAL_MAX: Duration = Duration::from_secs(60);
 
-/// What went wrong, in words for people.
+/// A result whose error is worded for people.
 type Tried<T> = Result<T, String>;
 
 pub fn all(project: &Path) -> Vec<Finding> {
@@ -39,7 +39,7 @@ pub fn all(project: &Path) -> Vec<Finding> {
     findings
 }
 
-/// The project as it is, with its settings, read-only: nothing is changed, and its own state is not looked at.
+/// Mounts the project with its settings, read-only: nothing in it is changed, and its own state is not touched.
 fn mount_project(project: &Path, scratch: &Path) -> Vec<Finding> {
     const CHECK: &str = "trial of the project";
     match place_of_mount(project) {
@@ -52,7 +52,7 @@ fn mount_project(project: &Path, scratch: &Path) -> Vec<Finding> {
     let view = View {
         mountpoint: scratch.join("view-of-project"),
         environment: vec![("FETTLE_STATE_DIR", scratch.join("state").into_os_string())],
-        // Both would be the project's own.
+        // Both would be the project's own directories.
         unset: ["FETTLE_STAGE_DIR", "FETTLE_BACKUP_DIR"].map(OsString::from).into(),
     };
     let project = project.to_owned();
@@ -85,13 +85,13 @@ fn passthrough(passes: bool) -> Finding {
     Finding::note(CHECK, "files that nobody judges go through the daemon, which is slower", remedy)
 }
 
-/// A small change lands, a large one waits until it is confirmed.
+/// Makes a small change, which must land, and a large one, which must wait until it is confirmed.
 fn change_scratch(scratch: &Path) -> Finding {
     const CHECK: &str = "trial of a change";
     let project = scratch.join("project");
     let view = View {
         mountpoint: scratch.join("view"),
-        // No setting of the user's decides what is small.
+        // The user's own settings must not decide what is small.
         environment: vec![("XDG_CONFIG_HOME", scratch.join("config").into_os_string())],
         unset: std::env::vars_os().map(|(name, _)| name).filter(|name| is_ours(name)).collect(),
     };
@@ -119,7 +119,7 @@ fn change_scratch(scratch: &Path) -> Finding {
     }
 }
 
-/// A command in a view of its own, as whoever may not mount runs it: by a user namespace.
+/// Runs a command in a private view, by a user namespace, as for a user that may not mount.
 pub fn run() -> Finding {
     const CHECK: &str = "trial of a run";
     let scratch = tempfile::Builder::new().prefix("fettle-doctor.").tempdir();
@@ -132,7 +132,7 @@ pub fn run() -> Finding {
     };
     let project = scratch.path().join("project");
     let view = View {
-        // None: it is over the project, where only the command sees it.
+        // Nothing is mounted here: the view lies over the project, where only the command sees it.
         mountpoint: project.clone(),
         environment: vec![("XDG_CONFIG_HOME", scratch.path().join("config").into_os_string())],
         unset: std::env::vars_os().map(|(name, _)| name).filter(|name| is_ours(name)).collect(),
@@ -173,7 +173,7 @@ fn is_ours(variable: &OsStr) -> bool {
     variable.as_encoded_bytes().starts_with(b"FETTLE_")
 }
 
-/// Runs a trial that a view without an answer would keep for ever; that view is taken away.
+/// Runs a trial with a time limit, and then takes the view away: one that does not answer would block it for ever.
 fn in_time<T: Send + 'static>(mountpoint: &Path, trial: impl FnOnce() -> Tried<T> + Send + 'static) -> Tried<T> {
     let (done, wait) = channel();
     thread::spawn(move || {
@@ -213,7 +213,7 @@ impl View {
         serde_json::from_slice(&output.stdout).map_err(|err| format!("status: {err}"))
     }
 
-    /// As somebody who stands in the view.
+    /// Runs the program as if started in the view.
     fn ask(&self, words: &[&str]) -> Tried<Output> {
         let here: [&OsStr; 2] = ["-C".as_ref(), self.mountpoint.as_os_str()];
         self.run(&here.into_iter().chain(words.iter().map(OsStr::new)).collect::<Vec<_>>())

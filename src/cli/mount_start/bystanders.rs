@@ -1,4 +1,4 @@
-//! Who stands in the project before a mount covers it, and so stays below (SPEC §2).
+//! Processes that stand in the project before a mount covers it, and so stay below (SPEC §2).
 
 use std::path::Path;
 use std::{fs, process};
@@ -7,7 +7,7 @@ use super::Plan;
 use crate::cli::mount::Audience;
 use crate::sys::process::{Bystander, parent, standing_in};
 
-/// The process that asks for a mount; what comes of it has other numbers.
+/// The process that asks for a mount; the processes forked from it have other pids.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller {
     pub pid: u32,
@@ -21,13 +21,13 @@ impl Caller {
     }
 }
 
-/// Whether there is anybody to be told. A daemon that comes after another covers nobody.
+/// True if there may be bystanders to report. A daemon that replaces a dead one covers nobody anew.
 pub fn are_told(plan: &Plan) -> bool {
     plan.is_first_start() && plan.mountpoint == plan.project && plan.audience == Audience::Everyone
 }
 
-/// Remarks. To be looked for before the mount, after which the same names lead into the view. Where much is open that takes
-/// as long as all else of a start: some 4 µs for each file of each program.
+/// Returns remarks on bystanders. Call it before the mount, after which the same names lead into the view. It takes some
+/// 4 µs for each open file of each program, which on a busy machine is as long as the rest of the start.
 pub fn remarks(project: &Path, caller: Caller) -> Vec<String> {
     let remark = |Bystander { pid, name }: Bystander| {
         let name = name.to_string_lossy().escape_default().to_string();
@@ -41,7 +41,7 @@ pub fn remarks(project: &Path, caller: Caller) -> Vec<String> {
     standing_in(project).into_iter().filter(|one| one.pid != caller.pid).map(remark).collect()
 }
 
-/// Whether a process has its working directory in `project`; `cd .` is no advice to one that only has a file open.
+/// True if a process has its working directory in `project`. One that only has a file open there is not helped by `cd .`.
 fn works_in(pid: u32, project: &Path) -> bool {
     fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|directory| directory.starts_with(project))
 }

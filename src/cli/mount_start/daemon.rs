@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   lower by descriptor ─► lock ─► store, recovery ─┬─► mount ─► serve ─► the view answers ─► ready
-//!   who stands in the project ──────────────────────┘
+//!   look for bystanders in the project ─────────────┘
 //!   end (asked, signal, umount) ─► flush ─► detach ─► session over, or its time is up ─► settle ─► lock released
 //! ```
 
@@ -39,23 +39,23 @@ use crate::sys::thread;
 use crate::sys::tree::Tree;
 use crate::sys::{memory, process};
 
-/// How long a daemon that was signalled waits for writers. Whoever stops a machine does not wait much longer.
+/// How long a signalled daemon waits for writers. A machine that is shutting down grants little more.
 const SIGNALLED_WRITERS_WAIT: Duration = Duration::from_secs(5);
 
-/// How long a detached mount may live on for those who still stand in it or read an answer.
+/// How long a detached mount may live on for programs that are still in it or read an answer.
 const DETACHED_SESSION_MAX: Duration = Duration::from_secs(2);
 
 const RUNS_LEFT_TICK: Duration = Duration::from_millis(5);
 
-/// How long the view of runs waits for the first, or for those to come back that had a daemon that died.
+/// How long the view of runs waits for its first run, or for runs to rejoin after their daemon died.
 const FIRST_RUN_MAX: Duration = Duration::from_secs(10);
 
-/// Some thirty are the daemon's own; the rest is for what programs have open, and what a review opens at once.
+/// The daemon needs some thirty for itself; the rest is for files that programs or a review have open at once.
 const DESCRIPTORS_MIN: u64 = 64;
 
 const LOG: &str = "daemon.log";
 
-/// A log above this is begun anew at the next mount.
+/// A longer log is emptied at the next mount.
 const LOG_BYTES_MAX: u64 = 1 << 20;
 
 type Result<T> = std::result::Result<T, ErrorBody>;
@@ -63,10 +63,10 @@ type Result<T> = std::result::Result<T, ErrorBody>;
 /// Why the daemon is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// Somebody asked by the control protocol, which has waited for writers already.
+    /// Requested by the control protocol, which has already waited for writers.
     Asked,
     Signalled(Signal),
-    /// The kernel closed the session: plain umount, and nobody is inside any more.
+    /// The kernel closed the session: a plain umount, and nothing is inside any more.
     SessionOver,
 }
 
@@ -75,7 +75,7 @@ struct Standing {
     number: Device,
     abort: Arc<ConnectionAbort>,
     path: PathBuf,
-    /// In the namespace of runs, where taking it away would uncover the project.
+    /// In the namespace of runs, where unmounting would uncover the project.
     is_kept: bool,
 }
 
@@ -92,9 +92,9 @@ impl Standing {
         Self { number, abort, path, is_kept: keeper.is_some() }
     }
 
-    /// Nobody asks anything from here on. What is left of a run stays before a closed door: its programs must not find the
-    /// project where the view was. Whether the kernel has it so already: an ordinary user may not cut a connection where
-    /// none are shown to him, and then it goes with this process.
+    /// Takes the mount away, so that no program enters it. A mount of runs stays and only its connection is cut: what
+    /// is left of a run must not find the project where the view was. Returns whether the kernel ends the session now; an
+    /// ordinary user may not be able to cut a connection, and then the session ends with this process.
     fn end(&self) -> Result<bool> {
         if !self.is_kept {
             return take_away(&self.path).map_err(ErrorBody::from).and_then(|()| self.uncover()).map(|()| true);
@@ -103,18 +103,18 @@ impl Standing {
         Ok(cut.is_ok())
     }
 
-    /// Below the view are those of daemons that died. To be called when it is gone itself.
+    /// Takes away the mounts of dead daemons below the view. To be called when the view itself is gone.
     fn uncover(&self) -> Result<()> {
         if self.is_kept { Ok(()) } else { take_dead_away(&self.path).map_err(ErrorBody::from) }
     }
 }
 
-/// A mount of which nobody has been told. Taken away again when it is dropped, however its start ends.
+/// A mount that the caller has not been told of. Dropping it unmounts, however the start fails.
 #[must_use = "it is gone when it is dropped"]
 struct NewMount(Option<Standing>);
 
 impl NewMount {
-    /// Somebody ends it from here on.
+    /// Hands the mount over to the daemon, which ends it from here on.
     fn stands(mut self) -> Standing {
         self.0.take().expect("nobody else takes it")
     }
@@ -134,10 +134,10 @@ impl Drop for NewMount {
     }
 }
 
-/// What a start has come upon, for people.
+/// What a start has found, as remarks for people.
 pub struct Found {
     pub recovered: Recovered,
-    /// Remarks on who stays below the mount.
+    /// Remarks on processes that stay below the mount.
     pub below: Vec<String>,
 }
 
@@ -147,20 +147,20 @@ pub struct Daemon {
     ends: Receiver<End>,
     socket: Socket,
     standing: Standing,
-    /// Lets old backups go. Ends before the lock is released.
+    /// Purges old backups. Ends before the lock is released.
     purger: JoinHandle<()>,
-    /// Tells what others do below. Ends before the lock is released, too.
+    /// Reports changes that others make below. Ends before the lock is released.
     herald: JoinHandle<()>,
-    /// Records what has landed. So does this.
+    /// Records what has landed. Ends before the lock is released.
     recorder: JoinHandle<()>,
-    /// Held to the last: a killed daemon holds nothing.
+    /// Held until everything else is done; the kernel releases it if the daemon is killed.
     lock: Lock,
-    /// None where none could be started, and once there is no connection any more.
+    /// None if it could not be started, or if the connection is gone.
     guard: Option<Guard>,
 }
 
 impl Daemon {
-    /// `keeper`: for runs, who mounts where they are.
+    /// `keeper`: for runs, the process that mounts in their namespace.
     pub fn begin(
         plan: &Plan,
         termination: Termination,
@@ -170,7 +170,7 @@ impl Daemon {
         Ok(begin(plan, termination, guard, keeper)?)
     }
 
-    /// Where standard error goes in the background.
+    /// Opens the log, where standard error goes in the background.
     pub fn log_file(&self) -> std::result::Result<OwnedFd, Failure> {
         let store = self.project.overlay.store();
         let failed = |cause| store::Error::Io { doing: "open the daemon's log".to_owned(), cause };
@@ -178,7 +178,7 @@ impl Daemon {
         Ok(log.map_err(store_failure)?)
     }
 
-    /// Ends a mount of which nobody has been told.
+    /// Ends a mount that the caller has not been told of.
     pub fn give_up(mut self) -> std::result::Result<(), Failure> {
         self.detach(Duration::ZERO)?;
         Ok(self.close()?)
@@ -196,21 +196,21 @@ impl Daemon {
                 log::warn!("ending, for {signal:?}");
                 self.detach(SIGNALLED_WRITERS_WAIT)?;
             }
-            // Cannot be, for `self` has a sender; the mount ends all the same.
+            // Impossible, since `self` has a sender; the mount ends all the same.
             Err(_) => self.detach(Duration::ZERO)?,
         }
         self.close()
     }
 
-    /// Takes the mount away and gives those inside a moment. Nothing they wrote and closed is lost with the rest.
+    /// Takes the mount away and gives programs inside a moment. Nothing that they wrote and closed is lost by it.
     fn detach(&mut self, writers_wait: Duration) -> Result<()> {
         if let Err(err) = self.project.overlay.flush_all(Some(writers_wait)) {
             log::error!("flush: {}", err.message);
         }
-        // Who follows events through the view would keep the mount busy.
+        // A reader that follows events through the view would keep the mount busy.
         self.project.overlay.store().end_waits();
         let is_over_soon = self.standing.end()?;
-        // Who is closing something at this moment is not cut off before he is told what has become of it.
+        // A program in the middle of a close learns the verdict before it is cut off.
         self.project.overlay.wait_for_judgings();
         if !is_over_soon {
             return Ok(());
@@ -218,7 +218,7 @@ impl Daemon {
         match self.ends.recv_timeout(DETACHED_SESSION_MAX) {
             Ok(End::SessionOver) => self.session_over(),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
-            // A second signal: no more waiting.
+            // A second signal ends the waiting.
             Ok(End::Signalled(_) | End::Asked) => {}
         }
         Ok(())
@@ -252,22 +252,22 @@ impl Daemon {
     }
 }
 
-/// Without it `git add -A` in the project would fail over a repository in it that has no commit.
+/// Adds the state directory to git's excludes. Otherwise `git add -A` would fail over it: a repository without commits.
 fn hide_from_git(project: &Path) {
     match git_exclude::add_line(project) {
-        // Under a dead mount; whoever mounted that has told git already.
+        // The project lies under a dead mount, and the daemon of that mount has told git already.
         Err(err) if is_death(&err) => {}
         Err(err) => log::warn!("tell git to ignore the state directory: {err}"),
         Ok(()) => {}
     }
 }
 
-/// The log in a state directory, to append to.
+/// Opens the log in a state directory for appending.
 pub fn open_log(state: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let open = || rustix::fs::openat(state, LOG, flags, Mode::RUSR | Mode::WUSR);
     let opened = match open() {
-        // That of root's daemon, in a directory of this user.
+        // Left by root's daemon in a directory that belongs to this user.
         Err(Errno::ACCESS) => rustix::fs::unlinkat(state, LOG, AtFlags::empty()).and_then(|()| open()),
         opened => opened,
     };
@@ -296,12 +296,12 @@ fn begin(
     let below = looking.map(|looking| looking.join().unwrap_or_default()).unwrap_or_default();
     let door = mount(plan, keeper)?;
     let mount = NewMount(Some(Standing::of(plan, door.number, keeper)));
-    // Before this process asks anything of the mount: one that dies meanwhile waits for its own answer.
+    // Before this process asks anything of the mount: if it died while asking, it would wait for its own answer.
     if let Some(guard) = &mut guard {
         tell_guard(guard, mount.standing().number);
     }
     serve(door, mount.standing(), plan, &project, &end)?;
-    // Not before: whoever is told that the project is covered goes there.
+    // Not earlier: a client that is told that the project is covered goes to the view.
     socket.answer(Arc::clone(&project)).map_err(|err| failure("answer on the control socket", &err))?;
     if keeper.is_some() {
         start_waiting_for_runs(&project)?;
@@ -317,7 +317,7 @@ fn begin(
     Ok((Daemon { project, ends, socket, standing, purger, herald, recorder, lock, guard }, Found { recovered, below }))
 }
 
-/// Beside what else comes before the mount.
+/// Runs in a thread of its own, beside everything else that precedes the mount.
 fn start_looking_for_bystanders(plan: &Plan) -> Result<Option<JoinHandle<Vec<String>>>> {
     if !bystanders::are_told(plan) {
         return Ok(None);
@@ -330,20 +330,20 @@ fn prepare_process() -> Result<()> {
     if !memory::return_freed() {
         log::warn!("the C library does not take settings of its memory");
     }
-    // Every file that a program has open is one of ours, too.
+    // Each file that a program has open takes one of the daemon's descriptors too.
     if let Err(err) = process::raise_descriptor_limit() {
         log::warn!("raise the limit of open files: {err}");
     }
     check_descriptors()
 }
 
-/// The project with its state, recovered and locked. Before anything covers it.
+/// Opens, locks and recovers the project and its state, before anything covers it.
 fn open_overlay(plan: &Plan) -> Result<(Lock, Overlay, Recovered)> {
     let lower = plan.open_lower().and_then(Tree::from_root);
     let lower = lower.map_err(|err| failure(&format!("open {}", plan.project.display()), &err))?;
     let lock = Lock::take(&lower, &plan.location).map_err(store_failure)?;
     check_state_is_of(plan)?;
-    // Before anything is made: a mount that is refused for its settings leaves no state.
+    // Before anything is created: a mount that is refused for its settings leaves no state behind.
     let policy = PolicyLoading::begin(&lower, &plan.source);
     let policy = policy.map_err(|err| ErrorBody::new(ErrorCode::BadRequest, err.to_string()))?;
     if plan.is_first_start() {
@@ -374,7 +374,7 @@ fn open_overlay(plan: &Plan) -> Result<(Lock, Overlay, Recovered)> {
     Ok((lock, overlay, recovered))
 }
 
-/// With fewer it could be mounted, and would refuse each open.
+/// Refuses to start with too few descriptors: the mount would come up and then fail every open.
 fn check_descriptors() -> Result<()> {
     match process::descriptor_limit() {
         few @ 0..DESCRIPTORS_MIN => {
@@ -385,7 +385,7 @@ fn check_descriptors() -> Result<()> {
     }
 }
 
-/// A guard that knows of no connection does nothing.
+/// Tells the guard which connection to cut; until it knows one it does nothing.
 fn tell_guard(guard: &mut Guard, connection: Device) {
     if let Err(err) = guard.watch(connection.minor) {
         say(format_args!("tell the daemon's guard what it guards: {err}"));
@@ -394,7 +394,7 @@ fn tell_guard(guard: &mut Guard, connection: Device) {
 
 fn project(plan: &Plan, overlay: Arc<Overlay>, end: Sender<End>, keeper: Option<&Keeper>) -> Project {
     let ask_end = move || {
-        // The receiver is gone when the end is under way already.
+        // The receiver is gone if the end is already under way.
         if end.send(End::Asked).is_err() {
             log::debug!("asked to end while ending");
         }
@@ -424,12 +424,12 @@ fn serve(door: Door, standing: &Standing, plan: &Plan, project: &Arc<Project>, e
             Ok(Err(err)) => cut(&abort, &format!("the session ended: {err}")),
             Err(_) => cut(&abort, "the session ended without a word"),
         }
-        // A run whose own view was the last one asks yet what has become of it.
+        // A run whose own view was the last one still asks what became of its writes.
         let over = Instant::now();
         while !overlay.runs().close_if_none() && over.elapsed() < DETACHED_SESSION_MAX {
             std::thread::sleep(RUNS_LEFT_TICK);
         }
-        // Nobody listens any more when the daemon is at its end.
+        // The receiver is gone once the daemon has finished.
         if end.send(End::SessionOver).is_err() {
             log::debug!("the session outlived the wait for it");
         }
@@ -439,7 +439,7 @@ fn serve(door: Door, standing: &Standing, plan: &Plan, project: &Arc<Project>, e
     started.map_err(|err| ErrorBody::new(ErrorCode::Io, format!("begin the session: {err}")))
 }
 
-/// Nobody answers any more: whoever waits, also for the first answer, is told so.
+/// Cuts the connection, since nothing answers any more. Whatever waits, even for the first answer, gets an error.
 fn cut(abort: &ConnectionAbort, why: &str) {
     log::error!("{why}");
     if let Err(err) = abort.cut() {
@@ -467,8 +467,8 @@ fn mount(plan: &Plan, keeper: Option<&Keeper>) -> Result<Door> {
     })
 }
 
-/// Over a dead mount that has kept everybody out so far. `fusermount3` does not mount over one, so that the project lies bare
-/// until it has.
+/// Root mounts over a dead mount, which has kept everyone out so far. `fusermount3` does not mount over one, so for an
+/// ordinary user it is taken away first, and the project lies bare until the new mount stands.
 fn prepare_place(plan: &Plan) -> Result<()> {
     let place = &plan.mountpoint;
     if !plan.is_root {
@@ -490,14 +490,14 @@ fn mount_for_all(plan: &Plan) -> io::Result<Door> {
     door(plan, device?)
 }
 
-/// Where only runs are: as root, or as the owner of a user namespace, of whom nobody else can come in.
+/// Mounts in the namespace of runs, as root or as the owner of a user namespace, which no other user can enter.
 pub fn mount_for_runs(plan: &Plan, leave: Leave) -> io::Result<Door> {
     let words: Vec<&str> = plan.options.extra.iter().map(String::as_str).collect();
     let options = plan.options.to_mount(plan.project.as_os_str(), &words, leave == Leave::Mounts);
     door(plan, mount_fuse(&plan.mountpoint, &options)?)
 }
 
-/// What has been mounted and cannot be found is taken away again.
+/// Finds the new mount. One that cannot be found is taken away again.
 fn door(plan: &Plan, device: OwnedFd) -> io::Result<Door> {
     let door = Door::at(&plan.mountpoint, device);
     if door.is_err()
@@ -508,8 +508,8 @@ fn door(plan: &Plan, device: OwnedFd) -> io::Result<Door> {
     door
 }
 
-/// Asks past every cache, so that the answer is the daemon's own. Not on the main thread: one that is killed does not end
-/// while it waits for its own process, and by its end the guard knows.
+/// Asks past every cache, so that the answer is the daemon's own. Not on the main thread: a killed thread does not end
+/// while it waits for its own process, and the guard watches the end of the main thread.
 fn answers(mountpoint: &Path) -> io::Result<()> {
     let asked = mountpoint.to_owned();
     let ask = move || rustix::fs::statx(CWD, &asked, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS).map(|_| ());
@@ -517,7 +517,7 @@ fn answers(mountpoint: &Path) -> io::Result<()> {
     Ok(asking.join().map_err(|_panic| io::Error::other("the look at the mount panicked"))??)
 }
 
-/// A state directory elsewhere serves one project only.
+/// Refuses a state directory elsewhere that serves another project.
 fn check_state_is_of(plan: &Plan) -> Result<()> {
     let Some(state) = &plan.location.state else { return Ok(()) };
     match std::fs::read_link(state.join(PROJECT_LINK)) {
@@ -528,7 +528,7 @@ fn check_state_is_of(plan: &Plan) -> Result<()> {
     }
 }
 
-/// It names the project by a link, for clients that start below a subdirectory.
+/// Links a state directory elsewhere to its project, for clients that start in a subdirectory.
 fn name_project(plan: &Plan) -> Result<()> {
     let Some(state) = &plan.location.state else { return Ok(()) };
     match std::os::unix::fs::symlink(&plan.project, state.join(PROJECT_LINK)) {
@@ -539,12 +539,12 @@ fn name_project(plan: &Plan) -> Result<()> {
     }
 }
 
-/// A state directory that fails is never a path that somebody got wrong on the command line.
+/// An I/O error of the state directory, never reported as a wrong path on the command line.
 fn state_failure(what: &str, cause: io::Error) -> ErrorBody {
     store_failure(store::Error::Io { doing: what.to_owned(), cause })
 }
 
-/// Who sends a second one waits for no permission program.
+/// Ends the daemon at the first signal. A second one stops the wait for permission programs.
 fn wait_for_signals(termination: &Termination, overlay: &Overlay, end: &Sender<End>) {
     let mut is_ending = false;
     loop {
@@ -581,7 +581,7 @@ fn wait_for(what_it_does: &str, thread: JoinHandle<()>) {
     }
 }
 
-/// Whoever asked for the view may be gone before it stands.
+/// Ends the daemon if no run has joined in time: the process that asked for the view may be gone before it stands.
 fn start_waiting_for_runs(project: &Arc<Project>) -> Result<()> {
     let project = Arc::clone(project);
     spawn("first-run", move || {

@@ -1,4 +1,4 @@
-//! Keeps git from showing the state directory: a line in the repository's own `info/exclude`, which nobody commits.
+//! Keeps git from showing the state directory, by a line in the repository's own, never committed `info/exclude`.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -12,7 +12,7 @@ use rustix::fs::{Mode, OFlags};
 use crate::protocol::STATE_DIRECTORY;
 use crate::sys::file;
 
-/// A file longer than this is no list of patterns that a person wrote.
+/// A longer file is no list of patterns that a person wrote.
 const LIST_BYTES_MAX: u64 = 1 << 20;
 
 /// A `.git` file is one line.
@@ -23,7 +23,7 @@ const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CL
 /// Adds the line if the project lies in a repository that does not have it yet.
 pub fn add_line(project: &Path) -> io::Result<()> {
     let Some(common) = common_directory(project)? else { return Ok(()) };
-    // The project is not trusted to lead anywhere: no link is followed from here on.
+    // The project's links are not trusted: none is followed from here on.
     let common = rustix::fs::open(&common, DIRECTORY, Mode::empty())?;
     if !is_there(&common, "HEAD") || !is_there(&common, "objects") {
         return Ok(());
@@ -63,7 +63,7 @@ fn is_there(directory: &OwnedFd, name: &str) -> bool {
     rustix::fs::accessat(directory.as_fd(), name, rustix::fs::Access::EXISTS, rustix::fs::AtFlags::empty()).is_ok()
 }
 
-/// The directory that a repository's work trees share (gitrepository-layout(5)); none outside of every repository.
+/// Returns the directory that a repository's work trees share (gitrepository-layout(5)), if `project` is in a repository.
 fn common_directory(project: &Path) -> io::Result<Option<PathBuf>> {
     for directory in project.ancestors() {
         let git = directory.join(".git");
@@ -78,7 +78,8 @@ fn common_directory(project: &Path) -> io::Result<Option<PathBuf>> {
     Ok(None)
 }
 
-/// A work tree's or submodule's `.git` says `gitdir: PATH`; a work tree's directory names the shared one in `commondir`.
+/// Resolves a `.git` file: that of a work tree or submodule says `gitdir: PATH`, and in a work tree's directory the file
+/// `commondir` names the shared one.
 fn linked_directory(work_tree: &Path, link: &Path) -> io::Result<Option<PathBuf>> {
     let text = read_line(link)?;
     let Some(target) = text.strip_prefix(b"gitdir: ") else { return Ok(None) };

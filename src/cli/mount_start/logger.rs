@@ -1,4 +1,4 @@
-//! What the daemon logs: one line each on standard error, which is its log file once it is in the background.
+//! The daemon's log: one line per record on standard error, which in the background is its log file.
 
 use std::io::{self, Write};
 
@@ -15,14 +15,14 @@ impl Log for Lines {
 
     fn log(&self, record: &Record<'_>) {
         let time = jiff::Timestamp::now();
-        // A log that cannot be written has nobody to be told to.
+        // If the log cannot be written, there is nowhere left to report that.
         if let Err(_full) = writeln!(io::stderr(), "{time:.3} {} {}", record.level(), record.args()) {}
     }
 
     fn flush(&self) {}
 }
 
-/// Once for a process; a second time changes nothing.
+/// Installs the logger; a second call changes nothing.
 pub fn install() {
     if log::set_logger(&LINES).is_ok() {
         log::set_max_level(LevelFilter::Warn);

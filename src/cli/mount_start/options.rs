@@ -1,4 +1,4 @@
-//! The words of `-o`: those of mount(8) that mean something here, and no others.
+//! The words of `-o`: those of mount(8) that have a meaning here, and no others.
 
 use super::super::Failure;
 use crate::fuse::{Channel, Means, Passing, Watching};
@@ -12,7 +12,7 @@ const FOR_OTHERS: [&str; 15] = [
     "nogroup", "_netdev", "silent", "loud",
 ];
 
-/// What mount(8) has for granted unless the other word of the pair was said, and what takes that back.
+/// Words that mount(8) assumes unless the other word of the pair is given, and that other word, which they take back.
 const DEFAULTS: [(&str, &str); 7] = [
     ("async", "sync"),
     ("atime", "noatime"),
@@ -23,19 +23,19 @@ const DEFAULTS: [(&str, &str); 7] = [
     ("symfollow", "nosymfollow"),
 ];
 
-/// What begins so is for others, too: `x-` for whoever reads fstab(5), `user=` is what mount(8) makes of `user`.
+/// Prefixes of words that are for others too: `x-` for readers of fstab(5); `user=` is what mount(8) makes of `user`.
 const FOR_OTHERS_BEGIN: [&str; 4] = ["x-", "X-", "comment=", "user="];
 
-/// What was asked for; the later word wins, as in mount(8).
+/// The options given; of two that contradict each other the later wins, as in mount(8).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Kept by the overlay: a mount that the kernel made read-only would have no control file to write to.
+    /// Enforced by the overlay: a mount that the kernel made read-only would have no writable control file.
     pub read_only: bool,
     pub allow_other: bool,
     pub suid: bool,
     pub dev: bool,
     pub noexec: bool,
-    /// Files under a `pass` rule are read and written by the daemon, as where the kernel cannot do it by itself.
+    /// The daemon reads and writes files under a `pass` rule, as it does where the kernel cannot do so by itself.
     pub nopassthrough: bool,
     pub watching: Watching,
     pub channel: Channel,
@@ -43,14 +43,14 @@ pub struct Options {
     pub extra: Vec<String>,
 }
 
-/// Whether a word means anything here.
+/// Whether a word has a meaning here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meaning {
     Some,
     None,
 }
 
-/// The words of what follows each `-o`. Commas between double quotes are part of a word, as mount(8) has it.
+/// Splits the lists given to `-o` into words. A comma between double quotes is part of a word, as in mount(8).
 pub fn words_of(lists: &[String]) -> Vec<String> {
     let split = |list: &'_ String| {
         let mut is_quoted = false;
@@ -63,7 +63,7 @@ pub fn words_of(lists: &[String]) -> Vec<String> {
     lists.iter().flat_map(split).collect()
 }
 
-/// Whether a word has a meaning here; one that has may still be wrong.
+/// True if a word has a meaning here, even if its value is wrong.
 pub fn is_known(word: &str) -> bool {
     !matches!(Options::default().take(word), Ok(Meaning::None))
 }
@@ -96,7 +96,7 @@ impl Options {
             "norings" => self.channel = Channel::Device,
             "watch" => self.watching = Watching::AsManyAsMay,
             "nowatch" => self.watching = Watching::AtMost(0),
-            // Always so.
+            // Always in force.
             "default_permissions" => {}
             _ if let Some((_, other)) = DEFAULTS.iter().find(|(default, _)| *default == word) => {
                 self.extra.retain(|said| said != other);
@@ -128,7 +128,7 @@ impl Options {
         Means { passing, watching: self.watching, channel: self.channel }
     }
 
-    /// `extra` holds the words of [`Self::extra`]. Others may enter what root mounts (SPEC §2).
+    /// `extra` holds the words of [`Self::extra`]. What root mounts is open to other users (SPEC §2).
     pub fn to_mount<'a>(&self, source: &'a OsStr, extra: &'a [&'a str], is_root: bool) -> FuseMount<'a> {
         FuseMount {
             allow_other: self.allow_other || is_root,

@@ -1,4 +1,4 @@
-//! What is to be mounted where, and every reason not to that can be known before.
+//! What is to be mounted where, and every reason to refuse it that can be known beforehand.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -32,9 +32,9 @@ pub struct Plan {
     pub source: RuleSource,
     pub is_root: bool,
     pub caller: Caller,
-    /// A dead mount was there.
+    /// A dead mount was on the mountpoint when the plan was made.
     was_shut: bool,
-    /// The project itself, since before anything covered it: neither the mount to come nor a dead one stands in its way.
+    /// The project itself, opened before anything covered it, so neither the coming mount nor a dead one is in the way.
     lower: Parcel,
 }
 
@@ -59,7 +59,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// A run would take away a dead mount of everybody's, and with it what keeps others from writing past the review.
+    /// Refuses a run over a dead mount for everyone: taking that away would let others write past the review.
     fn check_runs_uncover_nothing(&self) -> Result<(), Failure> {
         match self.audience {
             Audience::Runs if self.was_shut => {
@@ -70,7 +70,8 @@ impl Plan {
         }
     }
 
-    /// A dead mount of the project stands in nobody's way, and stays until another covers it.
+    /// Makes all checks of a first start. A dead mount of the project is no obstacle: another covers it, or it is taken
+    /// away first.
     fn check(&self) -> Result<(), Failure> {
         self.check_mountpoint()?;
         self.check_state_directories()?;
@@ -80,14 +81,14 @@ impl Plan {
         self.check_again()
     }
 
-    /// Before another daemon comes in the place of one that died. What else is mounted was asked before the first, and keeps
-    /// none from coming: anybody may mount something by now, and the project would be uncovered.
+    /// Checks again before a daemon replaces one that died. Other mounts were checked before the first start and are not
+    /// now: anyone may have mounted something since, and a refusal would leave the project uncovered.
     pub fn check_again(&self) -> Result<(), Failure> {
         self.check_project()?;
         check_fuse()
     }
 
-    /// The project, whatever covers it.
+    /// Opens the project, whatever covers it.
     pub fn open_lower(&self) -> io::Result<OwnedFd> {
         self.open_in_lower(".")
     }
@@ -99,12 +100,12 @@ impl Plan {
         }
     }
 
-    /// No daemon has come to answer yet.
+    /// True if no daemon has answered yet.
     pub fn is_first_start(&self) -> bool {
         self.location.known.is_none()
     }
 
-    /// What was asked for, as a person calls it.
+    /// The subcommand that was asked for.
     pub fn doing(&self) -> &'static str {
         match self.audience {
             Audience::Everyone => "mount",
@@ -112,14 +113,14 @@ impl Plan {
         }
     }
 
-    /// From now on no other state is taken for the one that is there.
+    /// Remembers which state is there; from now on no other is accepted in its place.
     pub fn know_state(&mut self) -> Result<(), Failure> {
         let instance = self.read_instance(&self.open_state().map_err(|err| self.state_failed(err))?)?;
         self.location.known = Some(instance);
         Ok(())
     }
 
-    /// The state directory, if it is the one that is known.
+    /// Opens the state directory if it is the one that [`Self::know_state`] remembered.
     pub fn open_known_state(&self) -> Result<OwnedFd, Failure> {
         let state = self.open_state().map_err(|err| self.state_failed(err))?;
         match self.location.known == Some(self.read_instance(&state)?) {
@@ -148,8 +149,8 @@ impl Plan {
         Ok(rustix::fs::openat(&lower, name, flags, Mode::empty())?)
     }
 
-    /// To be called at an end after which no daemon comes, while whoever waits for that end still does: nothing keeps the
-    /// file system busy from then on.
+    /// Releases lower, so that nothing keeps the file system busy. To be called at an end after which no daemon comes,
+    /// before the process that waits for that end is told.
     pub fn let_go(&self) -> io::Result<()> {
         self.lower.take().map(|_lower| ())
     }
@@ -175,13 +176,14 @@ impl Plan {
         Ok(())
     }
 
-    /// Those that are given by name.
+    /// The state directories that are given by name.
     fn state_directories(&self) -> impl Iterator<Item = &PathBuf> {
         [&self.location.state, &self.location.backups, &self.location.stage].into_iter().flatten()
     }
 
-    /// The view would show one in the project, and programs in it would write there. One below the mountpoint is out of
-    /// reach for whoever comes in the place of a daemon that died; runs have their mount where only they see it.
+    /// Refuses state directories that the mount would cover. The view would show one inside the project, and programs
+    /// would write to it. One below the mountpoint would be out of reach for a daemon that replaces a dead one; a mount
+    /// for runs covers it only in their namespace.
     fn check_state_directories(&self) -> Result<(), Failure> {
         let lies_in = |what: &str, state: &Path, place: &Path| {
             let (state, place) = (state.display(), place.display());
@@ -201,8 +203,8 @@ impl Plan {
         Ok(())
     }
 
-    /// What lands looks like the copy that it was written to. Where that cannot have what the project's files have, each small
-    /// edit would take it from them; without its access list a file lends its group what was the list's mask.
+    /// Refuses a stage directory whose file system lacks attributes that the project's has. What lands looks like its
+    /// copy in there, so each small edit would strip them. Without its ACL, a file grants its group the ACL's mask.
     fn check_attributes_are_kept(&self) -> Result<(), Failure> {
         let Some((stage, variable)) = self.location.given_for_stage() else { return Ok(()) };
         let failed = |path: &Path| {
@@ -210,7 +212,7 @@ impl Plan {
             move |err| told(&what, err)
         };
         let lower = self.open_lower().map_err(failed(&self.project))?;
-        // Made later where it is missing, on the file system of what it will lie in.
+        // A missing directory is created later, on the file system of its nearest existing parent.
         let made = resolved(stage);
         let there = made.ancestors().find(|path| path.exists()).unwrap_or(&made);
         let opened = std::fs::File::open(there).map_err(failed(there))?;
@@ -229,7 +231,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Once: whoever comes in the place of a daemon that died finds it as that one did.
+    /// Opens the project once, for every daemon of this plan: one that replaces a dead daemon finds the same directory.
     fn reach_project(&self) -> Result<(), Failure> {
         let failed = |err| told(&format!("open {}", self.project.display()), err);
         if self.lower.look().map_err(failed)?.is_some() {
@@ -241,8 +243,8 @@ impl Plan {
         self.lower.put(lower.map_err(failed)?.as_fd()).map_err(failed)
     }
 
-    /// The project below a dead mount that another is to be mounted over. Where that cannot be the dead one is taken away,
-    /// as are those that stand elsewhere; what they held is in the state directory.
+    /// Opens the project below the dead mount that the new one is to cover, if there is one. If it cannot be opened, that
+    /// mount is taken away, as are the project's dead mounts elsewhere; what they held is in the state directory.
     fn covered_project(&self) -> Result<Option<OwnedFd>, Failure> {
         let mounted = self.mounted_on()?;
         self.check_uncovers_from_outside(&mounted)?;
@@ -259,7 +261,7 @@ impl Plan {
         Ok(opened.ok())
     }
 
-    /// What a run has left behind is kept out by the view that is dead, until another is mounted.
+    /// Refuses a process that a run left behind: the dead view keeps it out of the project until another is mounted.
     fn check_uncovers_from_outside(&self, mounted: &[PathBuf]) -> Result<(), Failure> {
         for path in mounted {
             if dead_mount_at(path)?.is_some() {
@@ -274,7 +276,7 @@ impl Plan {
         self.is_root && self.audience == Audience::Everyone && path == self.mountpoint
     }
 
-    /// After a start that failed: where nothing was mounted nothing is. What a dead mount kept shut stays shut.
+    /// Cleans up after a failed start: where nothing was mounted nothing is left; what a dead mount kept shut stays so.
     pub fn leave_as_found(&self) -> Result<(), Failure> {
         match self.was_shut || self.audience == Audience::Runs {
             true => Ok(()),
@@ -282,7 +284,7 @@ impl Plan {
         }
     }
 
-    /// The same where the watchdog has died, and left a daemon perhaps that nobody watches.
+    /// The same if the watchdog has died and may have left a daemon behind that nothing watches.
     pub fn take_unwatched_away(&self) -> Result<(), Failure> {
         match self.was_shut || self.audience == Audience::Runs || fettle_mount_at(&self.mountpoint)?.is_none() {
             true => Ok(()),
@@ -290,12 +292,12 @@ impl Plan {
         }
     }
 
-    /// For when no other daemon comes: the project is reachable again.
+    /// Makes the project reachable again when no other daemon will come.
     pub fn take_dead_mounts_away(&self) -> Result<(), Failure> {
         self.mounted_on()?.iter().try_for_each(|path| take_dead_away(path))
     }
 
-    /// Where mounts of the project are, or may be.
+    /// Returns all places where mounts of the project are or may be.
     fn mounted_on(&self) -> Result<Vec<PathBuf>, Failure> {
         let mounts = fettle_mounts()?.into_iter().filter(|entry| entry.source == self.project.as_os_str());
         let named = [self.mountpoint.clone(), self.project.clone()];
@@ -312,9 +314,9 @@ impl Plan {
         self.check_nested_mounts()
     }
 
-    /// Of two views one in the other, the outer would take what the inner one is asked for what somebody writes. Mounts may show
-    /// one directory in several places, so it is asked where paths lead below all views. Of what a mount shows there is only
-    /// the word of whoever made it, which counts where that is root or this user.
+    /// Refuses a view inside another: one would judge what the other does to its own lower as a program's writes. Bind
+    /// mounts can show one directory in several places, so paths are compared by what they lead to below all views. What
+    /// a view shows is known only from its mounter, who is believed if root or this user.
     fn check_nested_mounts(&self) -> Result<(), Failure> {
         let all = mount::mounts().map_err(|err| told("read the mount table", err))?;
         let (ours, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|entry| entry.fs_type == FS_TYPE);
@@ -362,8 +364,8 @@ impl Plan {
     }
 }
 
-/// The project, and where its view appears. Neither is `/`: paths begin below whatever is mounted on that, so no program
-/// would be in the view. A run could be, but would have `/dev` and `/proc` as files of the project.
+/// Returns the project and the place of its view. Neither may be `/`: paths start below whatever is mounted on it, so no
+/// program would be in the view. A run could be, but would find `/dev` and `/proc` as files of the project.
 pub fn places(arguments: &MountArgs) -> Result<(PathBuf, PathBuf), Failure> {
     let project = place(&arguments.project, "project")?;
     let mountpoint =
@@ -381,13 +383,13 @@ fn place(path: &Path, what: &'static str) -> Result<PathBuf, Failure> {
     }
 }
 
-/// A directory as an absolute path without links. A dead mount on it has no answer to give, and needs none.
+/// Resolves a directory to an absolute path without links. One under a dead mount is accepted without a look.
 pub fn directory(path: &Path, what: &'static str) -> Result<PathBuf, Failure> {
     let asked = path.to_owned();
     patiently(&[path], move || resolve(&asked, what))?
 }
 
-/// The same. Where a daemon is stopped it waits for that.
+/// The same, but blocks while the daemon of a mount there is stopped.
 fn resolve(path: &Path, what: &str) -> Result<PathBuf, Failure> {
     let failed = |err: io::Error| {
         let code = match err.kind() {
@@ -401,7 +403,7 @@ fn resolve(path: &Path, what: &str) -> Result<PathBuf, Failure> {
         resolved => resolved,
     };
     let resolved = resolved.map_err(failed)?;
-    // Asked past the kernel's cache, which answers for a daemon that is stopped, too.
+    // This asks past the kernel's cache, which would answer for a stopped daemon as well.
     if mount::is_dead(&resolved) {
         return Ok(resolved);
     }
@@ -421,7 +423,7 @@ pub fn dead_mount_at(path: &Path) -> Result<Option<MountEntry>, Failure> {
     Ok(fettle_mount_at(path)?.filter(|_| mount::is_dead(path)))
 }
 
-/// Of those at a path one may lie on another.
+/// Takes away all dead mounts at a path; they may be stacked.
 pub fn take_dead_away(path: &Path) -> Result<(), Failure> {
     while let Some(entry) = dead_mount_at(path)? {
         take_away(path)?;
@@ -430,7 +432,7 @@ pub fn take_dead_away(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// As root, or else by the set-uid program that made it; what that refuses nobody here may do.
+/// Unmounts, as root or else by the set-uid program that made the mount. If that refuses, this user has no right to.
 pub fn take_away(path: &Path) -> Result<(), Failure> {
     let refused = |err| io::Error::new(io::ErrorKind::PermissionDenied, err);
     let done = match mount::unmount(path, UnmountMode::Detach) {
@@ -442,14 +444,14 @@ pub fn take_away(path: &Path) -> Result<(), Failure> {
     done.map_err(|err| told(&format!("unmount {}", path.display()), err))
 }
 
-/// A path without symlinks, as far as it is there.
+/// Resolves symlinks in as much of a path as exists.
 fn resolved(path: &Path) -> PathBuf {
     let there = path.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
     let whole = there.and_then(|(above, real)| Some(real.join(path.strip_prefix(above).ok()?)));
     whole.unwrap_or_else(|| path.to_owned())
 }
 
-/// Asked as this user: `fusermount3` gives up its privilege before it opens the device.
+/// Opens the device as this user, because `fusermount3` drops its privilege before it does so.
 fn check_fuse() -> Result<(), Failure> {
     match mount::open_fuse_device() {
         Ok(_) => Ok(()),
@@ -465,7 +467,7 @@ fn check_fuse() -> Result<(), Failure> {
     }
 }
 
-/// Who answers for a mount, where it says so.
+/// Returns the pid of the daemon behind a mount in words, or nothing if it does not tell.
 fn holder(mountpoint: &Path) -> String {
     let asked = Client::open(mountpoint, super::super::offline::answer)
         .map(|mut client| client.ask(&Request::new(Op::Version)));

@@ -1,4 +1,4 @@
-//! The process between `mount` and the daemon: it starts the daemon, sleeps, and starts another when it died (SPEC §10).
+//! The process between `mount` and the daemon: it starts the daemon, sleeps, and starts another if it died (SPEC §10).
 //!
 //! ```text
 //!   mount ──fork──► watchdog ──fork──► daemon
@@ -7,15 +7,15 @@
 //!                                           died: recovery, mount over the dead one; in vain: all mounts away, the
 //!                                           project is bare
 //! ```
-//! A dead mount keeps everybody out of the project until another lies over it, and the project is reached by a descriptor
-//! from before both ([`Plan::open_lower`]). The dead one is taken away with the other, when that ends. (An ordinary user's
-//! goes first, for `fusermount3` mounts over none: then there is a moment without a mount.) Of a run the keeper mounts, and
-//! what lies over its project stays.
+//! A dead mount keeps everyone out of the project until another covers it; the new daemon reaches the project by a
+//! descriptor from before both ([`Plan::open_lower`]). The dead mount is taken away together with the one above it. (An
+//! ordinary user's goes first, since `fusermount3` does not mount over a dead one: then there is a moment without a
+//! mount.) For runs the keeper mounts, and what lies over their project stays.
 //!
-//! Another daemon works with the state that the dead one had, or not at all: where that is gone, with the disk that it is
-//! on, say, none is made in its place.
+//! The next daemon works with the state that the dead one had, or not at all: if that state is gone, with its disk for
+//! instance, none is created in its place.
 //!
-//! It has one thread and holds nothing: neither the lock nor the device nor an open descriptor of the project.
+//! It has one thread, and holds neither the lock nor the device nor an open descriptor of the project.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -30,11 +30,11 @@ use crate::protocol::ErrorCode;
 use crate::sys::daemon::{Child, Ending, Forked, Output, ReadySignal, fork, redirect_standard_descriptors};
 use crate::sys::keeper::Keeper;
 
-/// A daemon that dies more often than this within [`DEATHS_WITHIN`] dies of something that another start does not cure.
+/// If the daemon dies more often than this within [`DEATHS_WITHIN`], restarting does not cure the cause.
 const DEATHS_MAX: usize = 3;
 const DEATHS_WITHIN: Duration = Duration::from_secs(60);
 
-/// The watchdog's whole life. Whoever called `mount` hears of the first daemon's start; of later ones the log tells.
+/// The watchdog's whole life. The caller of `mount` hears about the first daemon's start; later ones report to the log.
 pub fn watch(mut plan: Plan, caller: ReadySignal) -> Result<(), Failure> {
     let started = keeper(&plan).and_then(|keeper| Ok((start(&plan, keeper.as_ref())?, keeper)));
     let (mut daemon, keeper) = match started {
@@ -50,13 +50,13 @@ pub fn watch(mut plan: Plan, caller: ReadySignal) -> Result<(), Failure> {
         say(format_args!("no other daemon comes should this one die: {}", failure.message()));
     }
     if let Err(_gone) = caller.ready(Output::Null) {
-        // Interrupted; the mount it asked for stands all the same.
+        // The caller was interrupted; the mount it asked for stands all the same.
     }
     let mut deaths = Vec::new();
     loop {
         match daemon.wait().map_err(|err| told("wait for the daemon", &err))? {
             Ending::Exited(0) => return Ok(()),
-            // It may not have come to take its mount away.
+            // It may not have got as far as taking its mount away.
             Ending::Exited(_) => return plan.take_dead_mounts_away(),
             death @ Ending::Killed(_) => {
                 deaths.retain(|then: &Instant| then.elapsed() < DEATHS_WITHIN);
@@ -67,7 +67,7 @@ pub fn watch(mut plan: Plan, caller: ReadySignal) -> Result<(), Failure> {
     }
 }
 
-/// For runs: who mounts where they are, and again when a daemon died.
+/// Starts the keeper for runs, which mounts in their namespace, and does so again if a daemon died.
 fn keeper(plan: &Plan) -> Result<Option<Keeper>, String> {
     match plan.audience {
         Audience::Everyone => Ok(None),
@@ -78,7 +78,7 @@ fn keeper(plan: &Plan) -> Result<Option<Keeper>, String> {
     }
 }
 
-/// The ways on, for somebody who may have no mounts of one's own.
+/// The error for a user who may not have mounts of their own, with the remedies.
 fn no_namespace(err: &io::Error) -> Failure {
     let message = format!(
         "no mount namespace of one's own: {err}. Either as root, or with user namespaces allowed (sysctl \
@@ -88,7 +88,7 @@ fn no_namespace(err: &io::Error) -> Failure {
     Failure::new(ErrorCode::NotPermitted, message)
 }
 
-/// A daemon that answers, or why there is none: the JSON of an error, as the daemon says it.
+/// Returns a daemon that answers, or why there is none, as the JSON of the daemon's error.
 fn start(plan: &Plan, keeper: Option<&Keeper>) -> Result<Child, String> {
     match fork() {
         Ok(Forked::Parent(readiness)) => readiness.wait().map_err(|err| format!("start the daemon: {err}"))?,
@@ -97,7 +97,7 @@ fn start(plan: &Plan, keeper: Option<&Keeper>) -> Result<Child, String> {
     }
 }
 
-/// Another in the place of the dead one, or none, and no mount either.
+/// Starts another daemon in place of the dead one. If that fails, the dead mounts are taken away as well.
 fn replace((plan, keeper): (&Plan, Option<&Keeper>), death: Ending, deaths: usize) -> Result<Child, Failure> {
     if let Err(failure) = write_to_log(plan) {
         say(format_args!("open the log: {}", failure.message()));

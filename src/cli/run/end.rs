@@ -1,4 +1,4 @@
-//! The end of a run: what is left to be judged, what becomes of what is held, and the status to end with.
+//! The end of a run: judging what is left, deciding about what is held, and the status to end with.
 
 use std::collections::BTreeSet;
 
@@ -15,33 +15,33 @@ use crate::protocol::{
 };
 use crate::sys::foreground::{Foreground, Heard};
 
-/// What is to be done once the command has ended.
+/// What to do once the command has ended.
 pub struct Ending<'a> {
     pub on_exit: OnExit,
     pub fail_on_held: bool,
     pub foreground: &'a Foreground,
 }
 
-/// What has become of a run, and why it was not decided about, if it was not.
+/// What became of a run, and why nothing was decided about what it held, if so.
 struct Concluded {
     summary: Summary,
     undecided: Option<Undecided>,
 }
 
-/// What became of what the run has held.
+/// What became of the changes that the run has held.
 type Decided = Result<Vec<Outcome>, Undecided>;
 
-/// Why it stays held.
+/// Why they stay held.
 enum Undecided {
     Interrupted(i32),
     Refused(ErrorBody),
 }
 
 impl Ending<'_> {
-    /// The command has ended with `status`. What it has done is told whatever that is.
+    /// Ends a run whose command ended with `status`, and prints what the run did, whatever the status.
     pub fn end(&self, status: u8, mut membership: Membership, desk: &Desk) -> Result<u8, Failure> {
         let concluded = match self.concluded(&mut membership, desk) {
-            // It died over it: with the next, or not at all.
+            // The daemon may have died of this request: try once more with its replacement, if one comes.
             Err(Failure::Told(body)) if may_have_died(&body) => {
                 membership.lose();
                 self.concluded(&mut membership, desk)
@@ -49,7 +49,7 @@ impl Ending<'_> {
             concluded => concluded,
         };
         let Some(concluded) = concluded.transpose() else { return gone(membership.why_gone(), status, desk) };
-        // A daemon that is not told waits for us to end, which comes to the same, but says nothing of what fails.
+        // A daemon that is not told notices our end by itself, but then a failure of its own goes unreported.
         let left = membership.leave();
         let Concluded { summary, undecided } = concluded?;
         let ended = match undecided {
@@ -59,7 +59,7 @@ impl Ending<'_> {
             None => status,
         };
         match undecided {
-            // Nobody reads what is said on a terminal that has hung up.
+            // If the signal was a hangup there is no terminal left to print on.
             Some(Undecided::Interrupted(_)) => match end_line(desk).and_then(|()| summary.print(ended, None, desk)) {
                 Err(Failure::Print(_)) => {}
                 printed => printed?,
@@ -70,7 +70,7 @@ impl Ending<'_> {
         left.map(|()| ended)
     }
 
-    /// None where nobody answers any more.
+    /// Returns `None` if no daemon answers any more.
     fn concluded(&self, membership: &mut Membership, desk: &Desk) -> Result<Option<Concluded>, Failure> {
         let Some((mut client, sessions)) = membership.reach() else { return Ok(None) };
         self.conclude(&mut client, sessions, desk).map(Some)
@@ -78,7 +78,7 @@ impl Ending<'_> {
 
     fn conclude(&self, client: &mut Client, sessions: &Sessions, desk: &Desk) -> Result<Concluded, Failure> {
         client.ask(&Request::new(Op::Flush))?;
-        // To be told, what was done while a daemon came back counts, too.
+        // The report includes what was done while a daemon was coming back.
         let told: Vec<String> = sessions.own.iter().chain(&sessions.of_nobody).cloned().collect();
         let events = events_of(client, &told)?;
         let to_decide = self.to_decide(status(client)?.held, sessions);
@@ -87,7 +87,7 @@ impl Ending<'_> {
             Err(undecided) => (Vec::new(), Some(undecided)),
         };
         let status = status(client)?;
-        // What was confirmed in the run, or promoted by a check, has come to the project as well.
+        // What was confirmed in the run, or promoted by a check, has reached the project as well.
         let mut landed = Touched::all(&events, &[EventName::WriteLanded, EventName::Confirmed]);
         let denied = Touched::all(&events, &[EventName::WriteDenied]);
         let project = client.place().root.clone();
@@ -97,9 +97,9 @@ impl Ending<'_> {
         Ok(Concluded { summary: Summary { project, sessions, landed, denied, outcomes, held, notices }, undecided })
     }
 
-    /// Only what this run has begun to hold: what waited before, and what others wait with, is not its own to decide,
-    /// although it may have written more to it. A directory that it removed does not land without what others have deleted in
-    /// that.
+    /// Selects what this run has begun to hold. Changes that were held before, or by others, are not its own to decide,
+    /// even if it has added to them. A directory that the run removed does not land without the deletions that others
+    /// hold in it.
     fn to_decide(&self, held: Vec<Held>, sessions: &Sessions) -> Vec<Held> {
         let is_ours = |held: &Held| held.since_session.as_ref().is_some_and(|since| sessions.own.contains(since));
         let (ours, others): (Vec<Held>, Vec<Held>) = held.into_iter().partition(is_ours);
@@ -111,7 +111,7 @@ impl Ending<'_> {
         }
     }
 
-    /// Expiry guards people, not this.
+    /// Confirms, discards or asks. Expiry guards people, so it is overridden here.
     fn decide(&self, client: &mut Client, ours: Vec<Held>, desk: &Desk) -> Result<Decided, Failure> {
         let act = match self.on_exit {
             OnExit::Keep => return Ok(Ok(Vec::new())),
@@ -146,8 +146,8 @@ impl Ending<'_> {
     }
 }
 
-/// One request that names all of them. If they are too many for one, a request for each session that began to hold some: of
-/// a run that is one session, unless a daemon died meanwhile.
+/// One request that names all changes. If they are too many for one, a request for each session that began to hold some:
+/// a run has one session, unless its daemon died meanwhile.
 fn requests(act: Op, ours: &[Held]) -> Vec<Request> {
     let request = || Request { renew: act == Op::Confirm, ..Request::new(act) };
     if ours.len() <= COUNTED_MAX {
@@ -167,14 +167,14 @@ fn may_have_died(told: &ErrorBody) -> bool {
     matches!(told.code, ErrorCode::Io | ErrorCode::NotMounted)
 }
 
-/// That of a question which was not answered.
+/// Ends the line of a question that was not answered.
 fn end_line(desk: &Desk) -> Result<(), Failure> {
     desk.remark(|text| {
         text.put("\n");
     })
 }
 
-/// Nobody can say what became of the last writes.
+/// Reports that the daemon is gone, so that it is unknown what became of the last writes.
 fn gone(why: Gone, status: u8, desk: &Desk) -> Result<u8, Failure> {
     let why = match why {
         Gone::Died => "the daemon died and did not come back",
@@ -186,7 +186,7 @@ fn gone(why: Gone, status: u8, desk: &Desk) -> Result<u8, Failure> {
     Ok(status)
 }
 
-/// Oldest first.
+/// Returns the events of these sessions, oldest first.
 fn events_of(client: &mut Client, sessions: &[String]) -> Result<Vec<Event>, Failure> {
     let mut all = Vec::new();
     for session in sessions {

@@ -1,4 +1,4 @@
-//! The process that becomes the command: into the view, and then `exec`.
+//! The process that becomes the command: it enters the view and calls `exec`.
 //!
 //! ```text
 //!   fork ─► namespaces ─► working directory ─► exec
@@ -18,45 +18,45 @@ use crate::sys::foreground::{Foreground, Happened};
 use crate::sys::isolation;
 use crate::sys::namespace;
 
-/// Of a command that cannot be run, and of one that is not there: as shells have it.
+/// Statuses of a command that cannot be run, and of one that does not exist, as in shells.
 const NOT_RUNNABLE: i32 = 126;
 const NOT_FOUND: i32 = 127;
 
-/// By which a command knows the run it is in.
+/// Tells a command which run it is in.
 const RUN_VARIABLE: &str = "FETTLE_RUN";
 
-/// Names of variables that shells are told by: see `control/shell`. Each is kept under the other name.
+/// Variables by which shells find our scripts: see `control/shell`. The user's own value is kept under the second name.
 const BASH_VARIABLES: [&str; 2] = ["BASH_ENV", "FETTLE_BASH_ENV"];
 const ZSH_VARIABLES: [&str; 2] = ["ZDOTDIR", "FETTLE_ZDOTDIR"];
 const COMMAND_VARIABLE: &str = "FETTLE_COMMAND";
 const TELLS_VARIABLE: &str = "FETTLE_TELLS";
 
-/// What a run gives its command, and its shells those below.
+/// Every variable that a run sets for its command and for the shells in it.
 pub const VARIABLES: [&str; 5] = [RUN_VARIABLE, BASH_VARIABLES[1], ZSH_VARIABLES[1], COMMAND_VARIABLE, TELLS_VARIABLE];
 
 /// How the view comes to cover the project.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// It does in the namespaces of this process.
+    /// It covers the project in the namespaces of this process.
     Enter(u32),
     /// It is mounted for everybody, over the project or elsewhere.
     Cover { view: PathBuf, project: PathBuf },
 }
 
-/// What is to be run, and where.
+/// What to run, and where.
 pub struct Inside {
     pub way: Way,
-    /// What an isolated command is not to find. None: it is not isolated.
+    /// What an isolated command is not to find. `None`: it is not isolated.
     pub shut_out_of: Option<Vec<PathBuf>>,
     pub directory: PathBuf,
     pub command: Vec<OsString>,
     pub session: String,
-    /// Where shells find what has them tell what they have changed.
+    /// The directory of the scripts by which shells report what they have changed.
     pub shells: Option<PathBuf>,
 }
 
 impl Inside {
-    /// The exit status; a command that was found never returns.
+    /// Runs the command and returns only if that fails, with the exit status; under isolation, always.
     pub fn be_the_command(&self, foreground: &Foreground) -> i32 {
         let done = self.enter().and_then(|()| match &self.shut_out_of {
             Some(hidden) => self.be_isolated(hidden, foreground),
@@ -76,17 +76,17 @@ impl Inside {
                 namespace::enter(*keeper)?;
                 namespace::copy_mounts()
             }
-            // The set-uid programs that this user has would not work in a user namespace.
+            // In a user namespace of its own this user's set-uid programs would not work.
             Way::Cover { view, project } if view == project && self.shut_out_of.is_none() && !is_root() => Ok(()),
             Way::Cover { view, project } => {
                 namespace::leave_mounts()?;
-                // Also over itself: where that for everybody is taken away, this stays, and the project does not appear.
+                // Also over itself: if the mount for everyone is unmounted, this one stays and keeps the project covered.
                 Ok(rustix::mount::mount_bind_recursive(view, project)?)
             }
         }
     }
 
-    /// Waits for the first process of a pid namespace. All that is in there ends with the run: nobody outside would find it.
+    /// Waits for the first process of a pid namespace, where everything ends with the run: no one outside would find it.
     fn be_isolated(&self, hidden: &[PathBuf], foreground: &Foreground) -> io::Result<i32> {
         let failed = |err: io::Error| io::Error::new(err.kind(), format!("isolate the command: {err}"));
         namespace::leave_pids().and_then(|()| isolation::end_with_parent()).map_err(failed)?;
@@ -94,7 +94,7 @@ impl Inside {
         status_of(foreground, first)
     }
 
-    /// Which waits for the command, and for whatever loses its parent.
+    /// The first process: waits for the command, and reaps every process that loses its parent.
     fn be_the_first(&self, hidden: &[PathBuf], foreground: &Foreground) -> i32 {
         let shut_in = isolation::shut_in(hidden);
         let shut_in = shut_in.map_err(|err| io::Error::new(err.kind(), format!("isolate the command: {err}")));
@@ -126,7 +126,7 @@ impl Inside {
 }
 
 impl Inside {
-    /// Programs believe `PWD` where it leads to where they are: then it stays, with the links by which one came.
+    /// Corrects `PWD`, unless it leads to the working directory already: it then keeps the links it goes by.
     fn say_where(&self, command: &mut Command) {
         let named = std::env::var_os("PWD").and_then(|named| std::fs::canonicalize(named).ok());
         if named.as_ref() != Some(&self.directory) {
@@ -134,8 +134,8 @@ impl Inside {
         }
     }
 
-    /// Every bash that is not interactive reads the file that this variable names, every zsh one in the directory of the
-    /// other. The user's own are read by ours.
+    /// Every bash that is not interactive reads the file that the one variable names, every zsh a file in the directory
+    /// that the other names. Our scripts then read the user's own.
     fn have_shells_tell(&self, command: &mut Command) {
         let Some(directory) = &self.shells else { return };
         command.env(COMMAND_VARIABLE, std::process::id().to_string()).env_remove(TELLS_VARIABLE);
@@ -150,7 +150,7 @@ fn is_root() -> bool {
 
 fn put_before(command: &mut Command, [variable, kept]: [&str; 2], value: PathBuf) {
     match std::env::var_os(variable) {
-        // Put there by a run around this one, of whatever project, which has kept the user's own already.
+        // Set by a run around this one, of whatever project, which has already kept the user's own.
         Some(runs) if is_a_runs(Path::new(&runs)) => {}
         Some(own) => {
             command.env(kept, own);
@@ -167,7 +167,7 @@ fn is_a_runs(path: &Path) -> bool {
     path.ends_with(&shells) || path.ends_with(shells.join(BASH_SCRIPT))
 }
 
-/// A status of the command's, or our own failure, told.
+/// Returns the command's status, or prints our own failure and returns its status.
 fn or_told(status: io::Result<i32>) -> i32 {
     status.unwrap_or_else(|err| {
         say(err);

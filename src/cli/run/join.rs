@@ -1,4 +1,4 @@
-//! Becoming one of a daemon's runs: of the one that is there, or of one that is started for it.
+//! Becoming a run of a daemon: of the one that is there, or of one that is started for it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -19,49 +19,49 @@ use crate::sys::tree::Tree;
 const ENDING_MAX: Duration = Duration::from_secs(10);
 const ENDING_ASKED_EVERY: Duration = Duration::from_millis(50);
 
-/// How long a daemon that died may take to come back. Twice of what it needs (SPEC §10).
+/// How long a daemon that died may take to come back: twice what SPEC §10 grants it.
 const COMING_BACK_MAX: Duration = Duration::from_secs(4);
 
 /// A run as its daemon knows it.
 pub struct Membership {
     project: PathBuf,
-    /// How it is called there.
+    /// What the daemon calls the run.
     name: String,
     way: Way,
-    /// Where the daemon has what decides over the project, other than below the view.
+    /// Directories outside the view where the daemon keeps what decides about the project.
     state_dirs: Vec<PathBuf>,
-    /// By which the end of the daemon is seen; none while it is gone. No connection is kept: the command, which is forked
-    /// from here, must not find one, and a silent one would be closed.
+    /// Shows the end of the daemon; `None` while it is gone. No connection is kept: the command, which is forked from
+    /// here, must not inherit one, and the daemon would close it for its silence.
     daemon: Option<OwnedFd>,
     sessions: Sessions,
 }
 
-/// What events call a run.
+/// The sessions by which events refer to a run.
 #[derive(Default)]
 pub struct Sessions {
-    /// One for each daemon that it has been a run of, the latest last.
+    /// One for each daemon that the run has belonged to, the latest last.
     pub own: Vec<String>,
-    /// Of daemons that came in another's place: what the run did before it had joined them was nobody's, and so was what
-    /// others did.
+    /// The sessions of replacement daemons under which events belong to no run: what this run did before it had rejoined
+    /// is among them, and so is what others did.
     pub of_nobody: Vec<String>,
 }
 
-/// How a daemon went that does not come back.
+/// How a daemon that does not come back has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gone {
     Died,
-    /// At somebody's wish: it took its note away.
+    /// On request: it removed its note.
     Unmounted,
 }
 
 impl Membership {
-    /// Starts a daemon where none answers.
+    /// Joins the project's daemon, or starts one if none answers.
     pub fn join(project: PathBuf, settings: &SettingFlags, name: &str) -> Result<Self, Failure> {
         let (begun, mut strikes) = (Instant::now(), 0);
         loop {
             match join_or_start(&project, settings, name) {
                 Err(Failure::Told(body)) if body.code == ErrorCode::Busy && begun.elapsed() < ENDING_MAX => {
-                    // What a daemon does last, after it has taken its note away, takes a moment, too.
+                    // A daemon's last steps after removing its note take a moment too, so one more attempt follows.
                     strikes += u32::from(!is_held(&project)?);
                     if strikes > 1 {
                         return Err(Failure::Told(body));
@@ -87,22 +87,22 @@ impl Membership {
         &self.state_dirs
     }
 
-    /// The latest.
+    /// The latest session.
     pub fn session(&self) -> &str {
         self.sessions.own.last().map_or("", String::as_str)
     }
 
-    /// What shells read, as programs in the run see it.
+    /// The directory of the files that shells read, as programs in the run see it.
     pub fn shell_directory(&self) -> PathBuf {
         self.project.join(STATE_DIRECTORY).join(SHELL_DIRECTORY)
     }
 
-    /// Readable when the daemon has died. None: it has.
+    /// Becomes readable when the daemon ends; `None` if it is known to have.
     pub fn daemon(&self) -> Option<BorrowedFd<'_>> {
         self.daemon.as_ref().map(|daemon| daemon.as_fd())
     }
 
-    /// Whoever answers now; a daemon that has just died is waited for.
+    /// Returns a conversation with the present daemon, waiting for the return of one that has just died.
     pub fn reach(&mut self) -> Option<(Client, &Sessions)> {
         let begun = Instant::now();
         if self.daemon.as_ref().is_some_and(has_ended) {
@@ -116,8 +116,8 @@ impl Membership {
         Some((answering(&self.project).ok()??, &self.sessions))
     }
 
-    /// To be asked where nobody answers any more, for words alone: a command that works without a daemon takes a dead one's
-    /// note away, too. What cannot be looked at is taken for dead.
+    /// Tells how the daemon ended. Used only to word a message once none answers: a command that works without a daemon
+    /// removes a dead one's note as well. A project that cannot be examined counts as one whose daemon died.
     pub fn why_gone(&self) -> Gone {
         let looked_at = Tree::open(&self.project).ok().zip(sources::location().ok());
         let Some((project, location)) = looked_at else { return Gone::Died };
@@ -131,7 +131,7 @@ impl Membership {
         self.daemon = None;
     }
 
-    /// The same run with the daemon that has come in the place of the other, if it has.
+    /// Rejoins the daemon that has replaced the dead one, if there is one.
     pub fn join_again(&mut self) {
         match join(&self.project, &self.name) {
             Ok(Some((daemon, reply, _))) => {
@@ -144,7 +144,7 @@ impl Membership {
         }
     }
 
-    /// Says goodbye. A daemon of which it was the last run has ended when this returns.
+    /// Leaves the daemon. If this was its last run, it has ended when this returns.
     pub fn leave(self) -> Result<(), Failure> {
         self.daemon.map_or(Ok(()), |daemon| leave(&self.project, &daemon))
     }
@@ -155,7 +155,7 @@ fn leave(project: &Path, daemon: &OwnedFd) -> Result<(), Failure> {
     let Reply::Leave(LeaveReply { last }) = client.ask(&Request::new(Op::Leave))? else {
         return Err(Failure::other_answer());
     };
-    // It ends when nobody reads its answer any more.
+    // The daemon ends once nobody reads its answer any more.
     drop(client);
     if last { crate::cli::unmount::wait_for_end(daemon) } else { Ok(()) }
 }
@@ -166,7 +166,7 @@ fn join_or_start(project: &Path, settings: &SettingFlags, name: &str) -> Result<
     let found = join(project, name)?;
     match found {
         Some((daemon, ..)) if *settings != SettingFlags::default() => {
-            // It would count as a run there until it is seen that this process has ended.
+            // Otherwise it would count as a run there until the daemon notices that this process has ended.
             leave(project, &daemon)?;
             let message =
                 format!("{} is mounted already, with settings of its own: leave out flags", project.display());
@@ -192,7 +192,7 @@ fn start(project: &Path, settings: &SettingFlags) -> Result<(), Failure> {
     })
 }
 
-/// A conversation with the daemon; none where nobody answers.
+/// Opens a conversation with the daemon; `None` if none answers.
 fn answering(project: &Path) -> Result<Option<Client>, Failure> {
     match Client::open(project, offline::answer) {
         Ok(client) if matches!(client.reach(), Reach::Offline | Reach::Stale(_)) => Ok(None),
@@ -208,7 +208,7 @@ fn join(project: &Path, name: &str) -> Result<Option<Joined>, Failure> {
     let reply = match client.ask(&request) {
         Ok(Reply::Run(reply)) => reply,
         Ok(_) => return Err(Failure::other_answer()),
-        // It has ended between the two: another must be started, once this one has let go.
+        // It ended between the two requests: another must be started, once this one has let go.
         Err(body) if body.code == ErrorCode::NotMounted => return Ok(None),
         Err(body) => return Err(body.into()),
     };
@@ -221,8 +221,7 @@ fn join(project: &Path, name: &str) -> Result<Option<Joined>, Failure> {
     Ok(Some((daemon, reply, way)))
 }
 
-/// A daemon that was started in another mount namespace may answer from there: what would be taken for its view is the project
-/// itself.
+/// Refuses a daemon whose mount is in another mount namespace: what looks like its view from here is the project itself.
 fn check_seen(way: &Way, reply: &RunReply) -> Result<(), Failure> {
     let Way::Cover { view, project } = way else { return Ok(()) };
     let is_it = |mount: &MountEntry| mount.mountpoint == *view && (view == project || mount.source == *project);
@@ -246,7 +245,7 @@ fn way(client: &Client, reply: &RunReply) -> Way {
     }
 }
 
-/// Whether a daemon holds the project: one that takes no run is ending.
+/// True if a daemon holds the project. One that answers and takes no run is ending.
 fn is_held(project: &Path) -> Result<bool, Failure> {
     let lower = Tree::open(project).map_err(|err| super::told("open the project", &err))?;
     let note = holder_note(&lower, &sources::location()?);

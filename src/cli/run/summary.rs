@@ -1,4 +1,4 @@
-//! What a run has done to the project, for whoever started it. On standard error, for standard output is the command's.
+//! What a run has done to the project, for its caller. It goes to standard error; standard output is the command's.
 
 use std::io::{ErrorKind, Write, stderr};
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::protocol::{
     ErrorBody, Event, EventName, Held, Outcome, ProjectPath, VERSION, last_of_each_path, tells_of_removal,
 };
 
-/// Paths that are named one by one; `log` has the rest.
+/// How many paths are named one by one; `log` has the rest.
 const NAMED_MAX: usize = 20;
 
 #[derive(Serialize)]
@@ -26,22 +26,22 @@ pub struct Summary {
     pub sessions: Vec<String>,
     pub landed: Vec<Touched>,
     pub denied: Vec<Touched>,
-    /// What `--on-exit` has done.
+    /// What `--on-exit` did.
     pub outcomes: Vec<Outcome>,
     /// Everything that waits for review in the project.
     pub held: Vec<Held>,
-    /// What `status` remarks on, as settings that are ignored. Those who start a daemon are told in words.
+    /// What `status` remarks on, such as ignored settings. A run that starts the daemon prints them in words as well.
     pub notices: Vec<String>,
 }
 
-/// One path that something was done to, however often.
+/// A path that was touched, however often.
 #[derive(Clone, Serialize)]
 pub struct Touched {
     #[serde(flatten)]
     path: RelPath,
     insertions: u64,
     deletions: u64,
-    /// What the last event said of it: `[new file]`, `[deleted]`, …
+    /// What the last event noted about it: `[new file]`, `[deleted]`, …
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<String>,
 }
@@ -51,7 +51,7 @@ struct Line<'a> {
     v: u64,
     ok: bool,
     op: &'static str,
-    /// The one that the run ends with.
+    /// The status that the run ends with.
     status: u8,
     #[serde(flatten)]
     summary: Option<&'a Summary>,
@@ -68,7 +68,7 @@ impl Line<'_> {
 }
 
 impl Touched {
-    /// Each path of such events once, by name.
+    /// Returns each path of the events with these names once, ordered by path.
     pub fn all(events: &[Event], names: &[EventName]) -> Vec<Self> {
         let named = events.iter().filter(|event| names.contains(&event.event)).cloned();
         let touched = |(path, last): (RelPath, Event)| Self {
@@ -80,7 +80,7 @@ impl Touched {
         last_of_each_path(named).into_iter().map(touched).collect()
     }
 
-    /// What is gone without having been removed was renamed, as careful programs save: the other name is told of.
+    /// True if the path is gone but was not removed: the temporary name of a careful save, whose other name is reported.
     pub fn has_passed(&self, project: &Path) -> bool {
         let looked_at = project.join(self.path.as_os_str()).symlink_metadata();
         let is_gone = looked_at.is_err_and(|err| err.kind() == ErrorKind::NotFound);
@@ -99,7 +99,7 @@ impl Touched {
     }
 }
 
-/// In the place of a summary, where the command has ended and nobody can make one.
+/// Prints in place of a summary, if the command has ended and no daemon is left to make one.
 pub fn print_failed(error: &ErrorBody, status: u8, desk: &Desk) -> Result<(), Failure> {
     match desk.format {
         Format::Json => Line { v: VERSION, ok: false, op: "run", status, summary: None, error: Some(error) }.print(),
@@ -110,7 +110,7 @@ pub fn print_failed(error: &ErrorBody, status: u8, desk: &Desk) -> Result<(), Fa
 }
 
 impl Summary {
-    /// `status` is the one that the run ends with. `refused`: why what was held was not decided as `--on-exit` says.
+    /// `status` is what the run ends with. `refused`: why `--on-exit` could not be carried out.
     pub fn print(&self, status: u8, refused: Option<&ErrorBody>, desk: &Desk) -> Result<(), Failure> {
         match desk.format {
             Format::Json => {
