@@ -1,4 +1,4 @@
-//! What the overlay and the store tell, in the words of the protocol.
+//! Puts what the overlay and the store report into the words of the protocol.
 
 use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::MetadataExt;
@@ -14,13 +14,13 @@ use crate::protocol::{
 };
 use crate::store::{self, Depth, EventDraft, UpperRow, What};
 
-/// Held changes that an answer tells of; what waits for review in full is `status`'s to tell.
+/// The most held changes that an answer lists; `status` lists all of them.
 pub const HELD_TOLD_MAX: usize = 200;
 
-/// A row of which it is known that it is held.
+/// The row of a held change.
 #[derive(Clone)]
 pub struct HeldRow {
-    /// Invariant: it is held.
+    /// Invariant: `row.held` is set.
     row: UpperRow,
 }
 
@@ -47,12 +47,12 @@ pub fn held_rows(project: &Project) -> Vec<HeldRow> {
     of_rows(project.overlay.held_rows())
 }
 
-/// What of it is wanted, by path.
+/// The held changes that are wanted, by path.
 pub fn held_rows_where(project: &Project, wanted: impl Fn(&UpperRow, &store::Held) -> bool) -> Vec<HeldRow> {
     of_rows(project.overlay.held_rows_where(wanted))
 }
 
-/// What of it is at a path or below, by path.
+/// The changes held at a path or below it, by path.
 pub fn held_within(project: &Project, path: &RelPath) -> Vec<HeldRow> {
     of_rows(project.overlay.held_within(path))
 }
@@ -61,7 +61,7 @@ fn of_rows(rows: Vec<UpperRow>) -> Vec<HeldRow> {
     rows.into_iter().filter_map(HeldRow::of).collect()
 }
 
-/// The one held under this very id.
+/// The change held under this exact id.
 pub fn held_row(project: &Project, id: &ChangeId) -> Option<HeldRow> {
     project.overlay.held_as(id).and_then(HeldRow::of)
 }
@@ -73,7 +73,7 @@ pub fn held(project: &Project, row: &HeldRow) -> Result<Held, ErrorBody> {
     Ok(Held { in_head, externally_modified, ..told })
 }
 
-/// All but whether git has it and whether somebody else has changed it below: that is asked once for many, or known already.
+/// Fills in everything but `in_head` and `externally_modified`, which callers find out once for many changes.
 fn described(project: &Project, HeldRow { row }: HeldRow) -> Result<Held, ErrorBody> {
     let structure = structure(project, &row);
     let looks = project.overlay.looks_brought(&row).map_err(failed)?;
@@ -111,7 +111,7 @@ fn described(project: &Project, HeldRow { row }: HeldRow) -> Result<Held, ErrorB
     })
 }
 
-/// What structure is, which no line of a diff tells.
+/// Describes a change of structure, which no line of a diff shows.
 fn structure(project: &Project, row: &UpperRow) -> Option<String> {
     match row.what {
         What::Dir => Some("new directory".to_owned()),
@@ -125,7 +125,7 @@ fn writer(writer: &store::Writer) -> Writer {
     Writer { pid: writer.pid, exe: writer.exe().map(str::to_owned), uid: writer.uid }
 }
 
-/// Milliseconds since the epoch as a time; a number beyond every calendar is the epoch.
+/// Converts milliseconds since the epoch to a time; a number beyond every calendar becomes the epoch.
 fn time(millis: i64) -> jiff::Timestamp {
     jiff::Timestamp::from_millisecond(millis).unwrap_or(jiff::Timestamp::UNIX_EPOCH)
 }
@@ -138,7 +138,7 @@ fn is_external(project: &Project, path: &RelPath) -> Result<bool, ErrorBody> {
     Ok(project.overlay.externally(path).map_err(failed)?.is_some())
 }
 
-/// What of `rows` is on the page.
+/// Describes those of `rows` that are on the page.
 fn told_of(
     project: &Project,
     rows: Vec<HeldRow>,
@@ -154,19 +154,19 @@ fn told_of(
     })
 }
 
-/// A diff, and whether its new side is what the change's id stands for.
+/// A diff, and whether its new side is the content that the change's id stands for.
 pub struct Diffed {
     pub text: Vec<u8>,
     pub is_as_held: bool,
 }
 
-/// The diff of a held change against what lower has.
+/// Returns the diff of a held change against lower.
 pub fn diff(project: &Project, row: &HeldRow, unreadable: Unreadable) -> Result<Diffed, ErrorBody> {
     let path = row.row.names.first().ok_or_else(|| internal("a held change without a name"))?;
     let Sides { old, new, looks, is_as_held } = project.overlay.sides(&row.row)?;
     let (old, new) = (old.as_ref().map(file_side), new.as_ref().map(file_side));
     let written = format!("a program is writing to it: this is not what {} stands for", row.id());
-    // Of modes git's header tells no more than whether the file can be run. What stands before a header `git apply` skips.
+    // git's header shows of a mode only whether the file is executable. `git apply` skips lines before a header.
     let remarks = looks.into_iter().chain((!is_as_held).then_some(written));
     let remarks = remarks.map(|told| format!("# {path}: {told}\n")).collect::<String>();
     let text = [remarks.into_bytes(), unified(&FileDiff { path, old, new }, unreadable)].concat();
@@ -197,7 +197,7 @@ pub fn external(project: &Project) -> Result<Vec<External>, ErrorBody> {
     external_beside(project, &held_rows(project))
 }
 
-/// The same, where it is known what is held.
+/// The same, for a caller that knows what is held.
 fn external_beside(project: &Project, rows: &[HeldRow]) -> Result<Vec<External>, ErrorBody> {
     let held_at: HashMap<&RelPath, &ChangeId> =
         rows.iter().flat_map(|row| row.row.names.iter().map(move |name| (name, row.id()))).collect();
@@ -209,7 +209,7 @@ fn external_beside(project: &Project, rows: &[HeldRow]) -> Result<Vec<External>,
     Ok(told.collect())
 }
 
-/// All of it but for the lists, of which it has what is on the page.
+/// Returns the status; its lists contain only what is on the page.
 pub fn status(project: &Project, asker: &Asker, mut page: Cut) -> Result<Status, ErrorBody> {
     let overlay = &project.overlay;
     let rows = held_rows(project);
@@ -226,7 +226,7 @@ pub fn status(project: &Project, asker: &Asker, mut page: Cut) -> Result<Status,
     let backups = page.part_made(backups, |kept| Ok::<_, ErrorBody>(backup(kept)))?;
     let writers = page.part(overlay.unjudged());
     let mounted = project.mounted.as_ref();
-    // Asked first: that may find that nothing is written any more.
+    // Computed before `readonly`: this may discover that writing has stopped.
     let notices = notices(project).chain(standing_below(project, asker)).collect();
     Ok(Status {
         schema: Status::SCHEMA.to_owned(),
@@ -256,11 +256,11 @@ fn run(run: overlay::Run) -> Run {
     Run { session: run.session, pid: run.runner, uid: run.uid, command: run.command, started }
 }
 
-/// What somebody has removed under the view.
+/// The state that someone has removed while the project was in use.
 #[derive(Default)]
 pub struct Removed {
     pub told: Option<String>,
-    /// What is held is not for the next session to find.
+    /// The next session will not find what is held.
     pub is_lost: bool,
 }
 
@@ -280,7 +280,7 @@ pub fn removed(project: &Project) -> Removed {
 fn notices(project: &Project) -> impl Iterator<Item = String> {
     let unread = project.overlay.unread_rules().map(|why| format!("only what is built in is in force: {why}"));
     let ignored = project.overlay.policy_notices().into_iter().map(|notice| untrusted(&notice));
-    // Why nothing is written is told by itself.
+    // A fault is reported by itself, as `readonly`.
     let removed = removed(project).told.filter(|told| project.overlay.fault().as_ref() != Some(told));
     let git = project.overlay.git_notice();
     let no_rings = project.overlay.traffic().rings().and_then(|tried| tried.as_ref().err());
@@ -289,17 +289,17 @@ fn notices(project: &Project) -> impl Iterator<Item = String> {
     notices.chain(project.overlay.limit_notices())
 }
 
-/// A setting without effect, said as `mount` says it.
+/// Words a setting without effect as `mount` does.
 pub fn untrusted(notice: &str) -> String {
     format!("ignored until `fettlefs trust`: {notice}")
 }
 
-/// The project's own settings file as `policy` was made of it.
+/// The project's own settings file, as it was read for `policy`.
 pub fn project_file(policy: &Policy, source: &RuleSource) -> Option<ProjectFile> {
     let file = policy.project_file.as_ref()?;
     Some(ProjectFile {
         project: ProjectPath(source.project.clone()),
-        // Settings that can be read are UTF-8.
+        // A settings file that could be parsed is UTF-8.
         text: String::from_utf8_lossy(&file.text).into_owned(),
         sha256: file.digest,
         trusted: file.is_trusted,
@@ -308,8 +308,8 @@ pub fn project_file(policy: &Policy, source: &RuleSource) -> Option<ProjectFile>
     })
 }
 
-/// A caller whose working directory was the project before the mount covered it works on lower, unreviewed. Outside
-/// of runs nothing covers it where the view is theirs alone.
+/// Warns a caller whose working directory was the project before the mount covered it: it works on lower, unreviewed. A
+/// view that only runs see covers nothing outside of them.
 fn standing_below(project: &Project, asker: &Asker) -> Option<String> {
     let is_over_it = |mounted: &Mounted| mounted.keeper.is_none() && mounted.mountpoint == project.path;
     let covers = project.mounted.as_ref().is_some_and(is_over_it);
@@ -324,7 +324,7 @@ fn device_of(path: &Path) -> Option<u64> {
     std::fs::metadata(path).ok().map(|metadata| metadata.dev())
 }
 
-/// An event of what somebody asks for.
+/// Creates the event for something that was asked for.
 pub fn asked_event(name: EventName, message: String, asker: &Asker, project: &Project) -> EventDraft {
     EventDraft::new(name).with(|event| {
         event.session = Some(project.overlay.session().to_owned());
@@ -333,7 +333,7 @@ pub fn asked_event(name: EventName, message: String, asker: &Asker, project: &Pr
     })
 }
 
-/// A failure below as an answer.
+/// Turns a failure below into an answer.
 pub fn failed(err: impl Into<overlay::Error>) -> ErrorBody {
     let err = err.into();
     ErrorBody::new(err.kind(), err.to_string())

@@ -1,4 +1,4 @@
-//! Backups: which are there, and which are put back.
+//! Backups: listing them, and putting them back.
 
 use std::collections::HashSet;
 
@@ -33,7 +33,7 @@ pub fn rollback(request: &Request, asker: &Asker, project: &Project) -> Result<A
     Ok(Acted { outcomes, dry_run: request.dry_run, ..Acted::default() })
 }
 
-/// What is rolled back is read by whoever may read where it goes.
+/// A restored file can be read by everyone who may read at its target, so the asker must have the right to the content.
 fn check_may_roll_back(backup: &Backup, asker: &Asker, project: &Project) -> Result<()> {
     if rights::may_roll_back(asker, project, backup) {
         return Ok(());
@@ -42,7 +42,7 @@ fn check_may_roll_back(backup: &Backup, asker: &Asker, project: &Project) -> Res
     Err(ErrorBody { path: Some(backup.path.clone()), ..ErrorBody::new(ErrorCode::NotPermitted, message) })
 }
 
-/// All that the readings mean together, each path once.
+/// Returns the backups that all targets mean together, each path once.
 fn chosen_backups(request: &Request, project: &Project) -> Result<Vec<Backup>> {
     let by_fields = Target { id: request.name.clone(), path: request.path.clone(), glob: None };
     let readings = request.targets.iter().chain([&by_fields]).filter(|reading| **reading != Target::default());
@@ -59,8 +59,8 @@ fn chosen_backups(request: &Request, project: &Project) -> Result<Vec<Backup>> {
     }
 }
 
-/// An exact name first, then the newest backup of a path; else, of all that is in a directory or that a glob of names or
-/// paths matches, the newest of each path. `all` are the newest first.
+/// An exact name comes first, then the newest backup of a path; otherwise the newest backup of each path in a directory,
+/// or of each one whose name or path a glob matches. `all` lists the newest first.
 fn backups_of<'a>(reading: &Target, all: &'a [Backup]) -> Result<Vec<&'a Backup>> {
     let named = all.iter().find(|backup| Some(&backup.name) == reading.id.as_ref());
     if let Some(exact) = named.or_else(|| all.iter().find(|backup| Some(&backup.path) == reading.path.as_ref())) {

@@ -1,8 +1,8 @@
-//! Where the lines of a file come from: its versions, as events and what is kept tell of them, and their comparison.
+//! Finds out where the lines of a file come from, by comparing the versions that events and kept contents tell of.
 //!
-//! A version is a content by its hash. What an event left is what the next one replaced, which is kept as a backup; so the
-//! log names all versions since it began, and a version is known as long as its backup. Where one is not known any more,
-//! the lines of the next known one came with that or with what lies between.
+//! A version is a content, identified by its hash. The content an event left is kept as a backup when the next event
+//! replaces it, so the log names all versions since it began, and a version is known as long as its backup exists. Where
+//! one is no longer known, the lines of the next known version came with that or with any unknown one before it.
 
 use super::answers::failed;
 use super::rights;
@@ -16,7 +16,7 @@ use crate::sys::file::FileKind;
 
 type Result<T> = std::result::Result<T, ErrorBody>;
 
-/// Text that one span has at most, so that a page can carry it: JSON may spell a byte with six.
+/// The most text in one span, so that a page can carry it: JSON may spell a byte with six.
 const SPAN_BYTES_MAX: usize = 128 << 10;
 
 pub fn blame(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> {
@@ -44,7 +44,7 @@ fn refusal(path: &RelPath, code: ErrorCode, why: &str) -> ErrorBody {
     ErrorBody { path: Some(path.clone()), ..ErrorBody::new(code, format!("{path}: {why}")) }
 }
 
-/// What has lines.
+/// Returns the file's text, or refuses if it has no lines.
 fn text_of<'a>(path: &RelPath, shown: &'a Layered) -> Result<&'a [u8]> {
     let refused = |why: &str| Err(refusal(path, ErrorCode::BadRequest, why));
     match (shown.kind, &shown.text) {
@@ -58,7 +58,7 @@ fn text_of<'a>(path: &RelPath, shown: &'a Layered) -> Result<&'a [u8]> {
     }
 }
 
-/// What an event did to the content of the file, under whatever name it had then.
+/// What an event did to the content of the file, under its name at the time.
 #[derive(Clone, Debug, PartialEq)]
 struct Step {
     event: Event,
@@ -66,12 +66,12 @@ struct Step {
     after: Content,
 }
 
-/// What was at a path, as far as that is told.
+/// The content at a path, as far as the log tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Content {
     Nothing,
     Known(Digest),
-    /// It was too large to be hashed while its writer waited.
+    /// Too large to be hashed while its writer waited.
     Unknown,
 }
 
@@ -89,7 +89,7 @@ impl Content {
     }
 }
 
-/// A content that the file has had, the oldest first, and what brought it.
+/// A content that the file has had, and what brought it.
 #[derive(Clone, Debug, PartialEq)]
 struct Version {
     content: Content,
@@ -97,16 +97,16 @@ struct Version {
     by: BlamedOn,
 }
 
-/// What happened to the content of what is at `path` now, the oldest first. Follows it back through its names, and past
-/// deletions: what is made in the place of something is a change of that (SPEC §4.3). `backup` says which content one has.
+/// Returns what happened to the content of the file now at `path`, the oldest first. Follows its names back, and past
+/// deletions: what is made in place of something is a change to it (SPEC §4.3). `backup` returns a backup's content.
 fn steps(log: Vec<(Event, Vec<PathEffect>)>, path: &RelPath, backup: impl Fn(&str) -> Option<Digest>) -> Vec<Step> {
     let (mut at, mut steps) = (path.clone(), Vec::new());
     for (event, effects) in log {
         let Some(came_from) = effects.iter().find_map(|done| name_before(done, &effects, &at)) else { continue };
-        // What came here under another name is what it was there.
+        // A file that came here under another name has the content it had there.
         let changed = effects.iter().filter(|_| came_from == at).find_map(|done| contents(done, &at));
         if let Some((before, after)) = changed {
-            // Where lower had nothing, what used to be there may have been kept all the same.
+            // Where lower had nothing, the content that used to be there may still be kept as a backup.
             let kept = event.backup.as_deref().filter(|_| before == Content::Nothing).and_then(&backup);
             let before = kept.map_or(before, Content::Known);
             steps.push(Step { event, before, after });
@@ -117,7 +117,7 @@ fn steps(log: Vec<(Event, Vec<PathEffect>)>, path: &RelPath, backup: impl Fn(&st
     steps
 }
 
-/// What an effect says of the contents at a path; none where it says nothing of them.
+/// Returns the contents before and after an effect at a path; `None` if the effect does not concern them.
 fn contents(done: &PathEffect, at: &RelPath) -> Option<(Content, Content)> {
     match &done.effect {
         Effect::Content { before, after, .. } if done.path == *at => {
@@ -127,11 +127,11 @@ fn contents(done: &PathEffect, at: &RelPath) -> Option<(Content, Content)> {
     }
 }
 
-/// Which name the file had before something was done that concerns it; none where that does not.
+/// Returns the file's name before something was done; `None` if that did not concern the file.
 fn name_before(done: &PathEffect, all: &[PathEffect], at: &RelPath) -> Option<RelPath> {
     match &done.effect {
         Effect::Content { .. } if done.path == *at => {
-            // Renamed over what was there, and older than the session: it goes from its name in the same event.
+            // A file older than the session was renamed over the one here: its old name loses it in the same event.
             let source = all.iter().find(|other| is_source(other, done));
             Some(source.map_or_else(|| at.clone(), |source| source.path.clone()))
         }
@@ -151,7 +151,7 @@ fn is_source(other: &PathEffect, target: &PathEffect) -> bool {
     other.path != target.path && went.content.is_some() && went.content == came.content
 }
 
-/// All versions that anything tells of, each once, the last of them what the view shows.
+/// Returns all versions that are known of, consecutive duplicates merged. The last is what the view shows.
 fn versions(steps: Vec<Step>, shown: &Layered) -> Vec<Version> {
     let mut versions = Versions(Vec::new());
     for Step { event, before, after } in steps {
@@ -180,16 +180,16 @@ fn versions(steps: Vec<Step>, shown: &Layered) -> Vec<Version> {
 struct Versions(Vec<Version>);
 
 impl Versions {
-    /// Something was there. What no event put there, and was not there first, somebody else did.
+    /// Notes a content found at the path. Unless it is the first, or some event put it there, it came from outside.
     fn found(&mut self, content: Content) {
         let origin = if self.0.is_empty() { LineOrigin::BeforeLog } else { LineOrigin::Outside };
-        // Nothing, where something was, is a deletion.
+        // Finding nothing where something was means a deletion.
         if content != Content::Nothing || self.0.is_empty() {
             self.add(Version { content, origin, by: BlamedOn::default() });
         }
     }
 
-    /// The same content again is no version of its own.
+    /// The same content once more is no version of its own.
     fn add(&mut self, version: Version) {
         let is_last = |last: &Version| version.content != Content::Unknown && last.content == version.content;
         if !self.0.last().is_some_and(is_last) {
@@ -198,7 +198,7 @@ impl Versions {
     }
 }
 
-/// `pid` and `uid` of an event of a review are those of who asked for it.
+/// In an event of a review, `pid` and `uid` are those of the asker, so the program's come first.
 fn by_event(event: &Event) -> BlamedOn {
     let program = event.written_by.as_ref().or(event.opened_by.as_ref());
     BlamedOn {
@@ -230,14 +230,14 @@ fn by_held(held: &Held) -> BlamedOn {
     }
 }
 
-/// The versions that a line may have come with, as places in the list: the last, and the first.
+/// The versions that a line may have come with, as indices: the first and the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Between {
     first: usize,
     last: usize,
 }
 
-/// Compares all versions that are known, one after the other. The last is `text`.
+/// Compares all known versions, one after another. The last is `text`.
 fn compared(project: &Project, versions: &[Version], shown: &Layered, text: Vec<u8>) -> Result<Blame<Between>> {
     let mut blame: Option<Blame<Between>> = None;
     let mut first = 0;
@@ -256,7 +256,7 @@ fn compared(project: &Project, versions: &[Version], shown: &Layered, text: Vec<
     blame.ok_or_else(|| ErrorBody::new(ErrorCode::Io, "internal fault: a file without a version"))
 }
 
-/// A content that somebody still has.
+/// Returns a content if lower or the store still has it.
 fn kept(project: &Project, content: Content, shown: &Layered) -> Result<Option<Vec<u8>>> {
     let digest = match content {
         Content::Nothing => return Ok(Some(Vec::new())),
@@ -270,7 +270,7 @@ fn kept(project: &Project, content: Content, shown: &Layered) -> Result<Option<V
     Ok(content.filter(|content| diff::classify_size(content.len() as u64).is_none()))
 }
 
-/// Lines in a row that came with the same, as one.
+/// Joins consecutive lines that came with the same versions.
 fn spans(blame: &Blame<Between>, versions: &[Version]) -> Vec<BlameSpan> {
     let mut spans: Vec<(Between, BlameSpan)> = Vec::new();
     for ((text, came), line) in blame.lines().zip(1..) {

@@ -1,10 +1,10 @@
-//! Answers `check`: records what a command said of the view, and lands what it tested if that is still all there is.
+//! Answers `check`: records what a command found in the view, and lands what it tested if nothing has changed since.
 //!
-//! Who runs the command is the client. What it tested is named by a token, which is the number of the last event before
-//! it started and a hash of the exact contents and the names of all that was held: an id is only the beginning of what it
-//! stands for, and a further name leaves it as it is. Whatever else changes in the project by way of the view, or to a
-//! file that fettlefs knows, leaves an event.
-//! So nothing is remembered between two requests, and a daemon that was restarted meanwhile is seen by its own events.
+//! The client runs the command. What it tested is named by a token: the number of the last event before the command
+//! started, and a hash of the exact contents and the names of everything held. Ids would not do, because an id is only
+//! the beginning of a hash and does not change with a further name. Every other change in the project through the view,
+//! or to a file that fettlefs knows, leaves an event. So nothing is remembered between two requests, and a daemon that
+//! was restarted meanwhile is noticed by its own events.
 
 use super::answers::{self, HeldRow, failed};
 use super::{Asker, Project, rights};
@@ -14,14 +14,14 @@ use crate::protocol::{CheckPhase, CheckReply, ErrorBody, ErrorCode, Event, Event
 
 type Result<T> = std::result::Result<T, ErrorBody>;
 
-/// What has moved is told in so many lines.
+/// The most lines that report what has moved.
 const MOVED_TOLD_MAX: usize = 20;
-/// Characters of a command that an event repeats.
+/// The most characters of a command that an event repeats.
 const COMMAND_CHARS_MAX: usize = 200;
-/// Events that are in memory at once; all since the beginning of a check are looked at.
+/// The most events in memory at once; all events since the start of a check are looked at.
 const EVENTS_PAGE: u64 = 2000;
 
-/// What a command found in the view.
+/// What the view held when a command started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Tested {
     seq: u64,
@@ -29,7 +29,7 @@ struct Tested {
 }
 
 impl Tested {
-    /// The number first: what changes between the two looks is then taken for moved.
+    /// Takes the number first, so that a change between the two looks counts as moved.
     fn now(project: &Project) -> Result<Self> {
         let seq = project.overlay.store().last_seq().map_err(failed)?;
         Ok(Self { seq, held: digest_of(&held_names(&answers::held_rows(project))) })
@@ -47,7 +47,7 @@ impl std::fmt::Display for Tested {
     }
 }
 
-/// The hash that the id of a held change is the beginning of, and the names by which it lands.
+/// The full hash of which a held change's id is the beginning, and the names under which it lands.
 type Named = (Digest, Vec<RelPath>);
 
 fn held_names(rows: &[HeldRow]) -> Vec<Named> {
@@ -87,10 +87,10 @@ pub fn check(request: &Request, asker: &Asker, project: &Project) -> Result<Repl
     }
     project.overlay.settle_pending();
     if !project.overlay.is_asked(asker.pid) {
-        // It shows in the view and may be denied: neither the command's start nor its verdict comes before that is known.
+        // A write being judged is visible but may yet be denied, so the command's start and its result wait for that.
         project.overlay.wait_for_judgings();
     }
-    // What somebody did below before the command started is nothing that moved under it, and the last of it counts.
+    // Outside changes get their events now: those before the command are not counted against it, those during it are.
     project.overlay.tell_all_external()?;
     let reply = match phase {
         CheckPhase::Started => started(request, asker, project),
@@ -118,7 +118,7 @@ fn ended(name: EventName, request: &Request, asker: &Asker, project: &Project) -
     reply(&tested, Vec::new(), request, asker, project)
 }
 
-/// Everything held, as one transaction, if it is what was tested and nothing else has moved.
+/// Lands everything held, as one transaction, if that is what was tested and nothing else has moved.
 fn promote(request: &Request, asker: &Asker, project: &Project) -> Result<CheckReply> {
     let tested = tested(request)?;
     if !rights::may_change(asker, project) {
@@ -166,7 +166,7 @@ fn confirm(ids: &[ChangeId], asker: &Asker, project: &Project) -> Result<Vec<Out
     project.overlay.confirm(ids, &how)
 }
 
-/// What is not as it was when the command started, one line each.
+/// Returns what is no longer as it was when the command started, one line each.
 fn moved(tested: &Tested, held: &[Named], project: &Project) -> Result<Vec<String>> {
     let mut lines = told_since(tested.seq, project)?;
     let writing = project.overlay.unjudged().into_iter();
@@ -182,7 +182,7 @@ fn moved(tested: &Tested, held: &[Named], project: &Project) -> Result<Vec<Strin
     Ok(lines)
 }
 
-/// What all events after one say has moved.
+/// Returns what the events after `seq` say has moved.
 fn told_since(seq: u64, project: &Project) -> Result<Vec<String>> {
     let (mut lines, mut since) = (Vec::new(), seq);
     loop {
@@ -196,7 +196,7 @@ fn told_since(seq: u64, project: &Project) -> Result<Vec<String>> {
     }
 }
 
-/// What an event says has moved; none where it says nothing of the kind.
+/// Returns what an event says has moved; `None` for an event that moves nothing.
 fn told(event: &Event) -> Option<String> {
     let what = match event.event {
         EventName::WriteLanded => "written",
@@ -207,9 +207,9 @@ fn told(event: &Event) -> Option<String> {
         EventName::RolledBack => "rolled back",
         EventName::Undone => "undone",
         EventName::ExternalModified => "changed outside",
-        // By a permission program: what the view has shown is gone. What a rule denies never shows.
+        // Denied by a permission program: content that the view had shown is gone. What a rule denies never shows.
         EventName::WriteDenied if event.reason == Some(Reason::Hook) => "denied",
-        // Of a run, which is a process that comes or goes, and no daemon.
+        // With a pid, this is a run that comes or goes, not a daemon.
         EventName::SessionStarted | EventName::SessionEnded if event.pid.is_some() => return None,
         EventName::SessionStarted | EventName::SessionEnded | EventName::Recovered => {
             return Some("the daemon was started anew".to_owned());

@@ -1,4 +1,4 @@
-//! Requests as bytes, and the conversation that one descriptor of the control file is (SPEC §11).
+//! Requests as bytes, and the conversation held over one descriptor of the control file (SPEC §11).
 //!
 //! ```text
 //!   Idle ── write ──► Working ── done ──► Answered ── read to its end, end of file ──► Idle
@@ -17,19 +17,19 @@ use super::{Asker, Project, Served, rights, serve};
 use crate::protocol::{ErrorBody, ErrorCode, REQUEST_BYTES_MAX, Reply, Request, Response};
 use crate::sys::{memory, thread};
 
-/// What is to be done once an answer has been delivered.
+/// The action to take once an answer has been delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Afterwards {
     Nothing,
     End,
 }
 
-/// One line of answer, and what it leads to.
+/// One line of answer, and what follows from it.
 pub struct Answered {
     pub line: Vec<u8>,
-    /// Once nobody waits for it any more, delivered or not.
+    /// To do once nobody waits for the answer any more, delivered or not.
     pub afterwards: Afterwards,
-    /// Once it has been delivered.
+    /// To be noted once the answer has been delivered.
     pub receipt: Option<Receipt>,
 }
 
@@ -39,13 +39,13 @@ impl Answered {
     }
 }
 
-/// The answer to the bytes of one request, whatever they are.
+/// Answers the bytes of one request, whatever they are.
 pub fn answer_bytes(bytes: &[u8], asker: &Asker, project: &Project) -> Answered {
     let request = match Request::parse(bytes) {
         Ok(request) => request,
         Err(err) => return Answered::refused(err),
     };
-    // A fault in one request must not end the daemon that others wait for; after it nobody knows what still holds.
+    // A panic in one request must not end the daemon that others wait for. After it nothing more is written, to be safe.
     let serve = || memory::returned_after(|| serve(&request, asker, project));
     let Served { response, receipt } = catch_unwind(AssertUnwindSafe(serve)).unwrap_or_else(|_| {
         let why = format!("{}: internal fault, see the daemon's log", request.op);
@@ -71,17 +71,17 @@ pub fn afterwards(what: Afterwards, project: &Project) {
     }
 }
 
-/// Requests at work at once, each on a thread: a caller who opens thousands of descriptors must not get as many threads.
+/// Requests worked on at once, each on a thread: thousands of open descriptors must not become as many threads.
 const WORKING_MAX: usize = 64;
-/// Places among them for those alone who may decide as the owner or root: others, whose requests may wait half a minute
-/// each, must not keep a person from confirming or discarding.
+/// Places among them reserved for askers who may decide as the owner or root: requests of others, which may wait half a
+/// minute each, must not keep a person from confirming or discarding.
 const WORKING_KEPT: usize = 16;
 
-/// How often a reader that waits is asked whether it still wants to: soon enough for a person who pressed Ctrl-C. fuser
-/// does not pass the kernel's interrupts on, and without this a killed reader would hang until its answer came.
+/// How often a waiting read checks whether its reader has given up: soon enough for a person who pressed Ctrl-C. fuser
+/// does not pass on the kernel's interrupts, and without this a killed reader would hang until its answer came.
 const GIVEN_UP_EVERY: Duration = Duration::from_millis(100);
 
-/// One descriptor's questions and answers.
+/// The requests and answers of one descriptor.
 pub struct Conversation {
     opener: Asker,
     project: Arc<Project>,
@@ -103,7 +103,7 @@ struct Answer {
     afterwards: Afterwards,
     receipt: Option<Receipt>,
     _kept: Kept,
-    /// The request did not fit; what else comes of the same write belongs to it.
+    /// The request was too long; further pieces of the same write belong to it.
     overlong: bool,
 }
 
@@ -111,7 +111,7 @@ struct Answer {
 struct Place(Arc<AtomicUsize>);
 
 impl Place {
-    /// Counted only where there is one, so that who is refused takes nobody's place meanwhile.
+    /// Counts only if there is a free place, so that a refused request never takes one from another.
     fn take(working: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
         let one_more = |count: usize| (count < max).then_some(count + 1);
         let taken = working.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more);
@@ -130,9 +130,9 @@ impl Conversation {
         Self { opener, project, state: Mutex::new(State::Idle), answered: Condvar::new() }
     }
 
-    /// Takes one request and begins to work on it. EBUSY while another is being worked on.
-    /// The rights are those of the lesser of who opened the descriptor and who writes to it: passing one on, to a
-    /// set-uid program or from one, gains nothing.
+    /// Takes one request and begins to work on it. Fails with EBUSY while another is being worked on. The rights are
+    /// the lesser of those of the opener and of the writer: passing a descriptor to a set-uid program, or getting
+    /// one from it, gains nothing.
     pub fn write(
         self: &Arc<Self>,
         bytes: &[u8],
@@ -145,12 +145,12 @@ impl Conversation {
             match &*state {
                 State::Working => return Err(libc::EBUSY),
                 State::Released => return Err(libc::EBADF),
-                // The kernel cuts a long write into pieces.
+                // The kernel splits a long write; the rest of a refused one is swallowed.
                 State::Answered(Answer { overlong: true, read: 0, .. }) => return Ok(bytes.len()),
                 State::Answered(_) | State::Idle => std::mem::replace(&mut *state, State::Working),
             }
         };
-        // Who asks again waits no more for the answer before.
+        // A writer who asks again no longer waits for the previous answer.
         if let State::Answered(answer) = before {
             afterwards(answer.afterwards, &self.project);
         }
@@ -191,7 +191,7 @@ impl Conversation {
         let mut state = self.state.lock();
         if matches!(*state, State::Released) {
             drop(state);
-            // Nobody is left to read it, and it was done all the same.
+            // Nobody is left to read the answer, but the request was carried out.
             afterwards(what, &self.project);
             return;
         }
@@ -201,8 +201,8 @@ impl Conversation {
         self.answered.notify_all();
     }
 
-    /// The next piece of the answer, waiting for it if need be; nothing at its end, and where nothing was asked. EINTR
-    /// when the reader gives up first: the answer then waits for the next read.
+    /// Returns the next piece of the answer, waiting for it if necessary; nothing at its end, or if nothing was asked.
+    /// Fails with EINTR if the reader gives up first: the answer then waits for the next read.
     pub fn read(&self, size: usize, given_up: impl Fn() -> bool) -> Result<Vec<u8>, i32> {
         let mut state = self.state.lock();
         while matches!(*state, State::Working) {

@@ -4,9 +4,9 @@
 //! .fettle/  control  status.json  events.jsonl  NOTICE.md  held/ID/{old,new,diff,meta.json}  backups/NAME
 //! ```
 //!
-//! Owns node numbers and open files; what files contain is `files.rs`, what requests mean [`super::serve`]. A file's
-//! content is made when it is opened, so that a reader sees one state from its first byte to its last. Sizes are told
-//! where they are known without making the content, and are 0 elsewhere, as in `/proc`: read to the end of file.
+//! Owns node numbers and open files; `files.rs` makes the contents, and requests go to [`super::serve`]. A file's content
+//! is made when it is opened, so that a reader sees one state from its first byte to its last. A size is reported if it
+//! is known without making the content, and is 0 otherwise, as in `/proc`: read to the end of file.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -23,10 +23,10 @@ use crate::model::Timestamp;
 use crate::overlay::{Caller, WholeContent};
 use crate::sys::process;
 
-/// The node of `.fettle`. Those of its contents and the handles of its files lie above; none of the view's do.
+/// The node of `.fettle`. The nodes of its contents and the handles of its files lie above it; none of the view's do.
 pub const DESK_ROOT: u64 = 1 << 60;
 
-/// What `stat` tells of an entry.
+/// The attributes that `stat` reports for an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VirtualMeta {
     pub is_dir: bool,
@@ -43,12 +43,13 @@ pub struct Desk {
     nodes: Mutex<Nodes>,
     handles: Mutex<HashMap<u64, Handle>>,
     handle_next: AtomicU64,
-    /// Requests of the control file that are being worked on.
+    /// The number of control-file requests being worked on.
     working: Arc<AtomicUsize>,
     memory: Memory,
 }
 
-/// Numbers are given once and kept: the kernel may remember any. They are few, for only what was looked up has one.
+/// Numbers are assigned once and kept: the kernel may remember any. They are few, because only
+/// looked-up entries have one.
 struct Nodes {
     items: Vec<Item>,
     numbers: HashMap<Item, u64>,
@@ -60,7 +61,7 @@ enum Handle {
     Control(Arc<Conversation>),
 }
 
-/// What was made of an entry at the open.
+/// The content of an entry, made when it was opened.
 struct Text {
     content: WholeContent,
     _kept: Kept,
@@ -106,20 +107,20 @@ impl Desk {
         Ok((self.nodes.lock().number(&item), meta))
     }
 
-    /// ENOENT for what is no longer held or kept.
+    /// Fails with ENOENT for an entry no longer held or kept.
     pub fn attributes(&self, node: u64) -> Result<VirtualMeta, i32> {
         files::meta(&self.item(node)?, &self.project)
     }
 
-    /// Names, nodes, and whether each is a directory.
+    /// Returns names, nodes, and whether each is a directory.
     pub fn list(&self, node: u64) -> Result<Vec<(OsString, u64, bool)>, i32> {
         let children = files::children(&self.item(node)?, &self.project)?;
         let mut nodes = self.nodes.lock();
         Ok(children.into_iter().map(|(name, item)| (name, nodes.number(&item), item.is_dir())).collect())
     }
 
-    /// Makes the content. May take as long as a diff takes. ENFILE where others than who may decide have as much open as may
-    /// be, or what is open takes as much memory as may be kept.
+    /// Makes the content, which may take as long as a diff takes. Fails with ENFILE if askers who may not decide have too
+    /// many files open, or if open contents already take all the memory they may.
     pub fn open(&self, node: u64, write: bool, caller: &Caller) -> Result<u64, i32> {
         let item = self.item(node)?;
         let asker = Asker::of(caller, &self.project);
@@ -155,7 +156,7 @@ impl Desk {
         Ok(Text { content, _kept: kept })
     }
 
-    /// Of the control file: waits for the answer, whatever `offset` says. Such a read needs a thread of its own.
+    /// A read of the control file waits for the answer, whatever `offset` says, and so needs a thread of its own.
     pub fn read(&self, handle: u64, offset: u64, size: usize, reader: &Caller) -> Result<Vec<u8>, i32> {
         match self.handle(handle)? {
             Handle::Content(text) => text.content.read(offset, size).map_err(|err| {
@@ -166,7 +167,7 @@ impl Desk {
         }
     }
 
-    /// One request of the control file; work on it has begun when this returns.
+    /// Takes one request to the control file; work on it has begun when this returns.
     pub fn write(&self, handle: u64, bytes: &[u8], writer: &Caller) -> Result<usize, i32> {
         match self.handle(handle)? {
             Handle::Content(_) => Err(libc::EBADF),

@@ -1,4 +1,4 @@
-//! What a shell's command has done, one line a path, for whoever reads its standard error (SPEC §14).
+//! Reports the effects of a shell's command, one line for each path, to the reader of its standard error (SPEC §14).
 
 use std::collections::BTreeMap;
 
@@ -7,19 +7,19 @@ use super::{Asker, Project};
 use crate::model::{RelPath, escape_name};
 use crate::protocol::{ErrorBody, Event, EventName, last_of_each_path, tells_of_removal};
 
-/// Paths that are named one by one; `log` has the rest.
+/// The most paths named one by one; `log` has the rest.
 const PATHS_MAX: usize = 20;
 
-/// Sourced by every bash that a run starts, and by every zsh.
+/// `BASH` is sourced by every bash that a run starts, `ZSH` by every zsh.
 pub const BASH: &str = include_str!("shell/effects.bash");
 pub const ZSH: &str = include_str!("shell/effects.zsh");
 
-/// The asker is a shell, and begins.
+/// Records that the asking shell begins.
 pub fn begin(project: &Project, asker: &Asker) -> Result<(), ErrorBody> {
     project.overlay.shell_begins(asker.pid).map_err(|err| failed_at("begin", &err))
 }
 
-/// The asker is a shell, and ends: text to print, as a rule none.
+/// Records that the asking shell ends. Returns the text to print, usually none.
 pub fn end(project: &Project, asker: &Asker) -> Result<String, ErrorBody> {
     let events = project.overlay.shell_ends(asker.pid).map_err(|err| failed_at("end", &err))?;
     let mut effects = last_of_each_path(events);
@@ -27,14 +27,14 @@ pub fn end(project: &Project, asker: &Asker) -> Result<String, ErrorBody> {
     Ok(told(&effects, project))
 }
 
-/// What is gone without having been removed was renamed, as careful programs save: the other name is told of. What
-/// cannot be looked at is told of, too.
+/// A path that is gone without a removal was renamed, as by programs that save carefully: the new name is reported
+/// instead. A path that cannot be looked at is reported.
 fn has_passed(path: &RelPath, last: &Event, project: &Project) -> bool {
     let is_removal = last.message.as_deref().is_some_and(tells_of_removal);
     last.event == EventName::WriteLanded && !is_removal && matches!(project.overlay.lower().stat(path), Ok(None))
 }
 
-/// None for what says nothing of a command's own writes.
+/// Returns `None` for an event that is no effect of the command's own writes.
 fn line(path: &RelPath, last: &Event, held: Option<&str>) -> Option<String> {
     let name = escape_name(path.shown());
     let (insertions, deletions) = (last.insertions.unwrap_or_default(), last.deletions.unwrap_or_default());
@@ -45,7 +45,7 @@ fn line(path: &RelPath, last: &Event, held: Option<&str>) -> Option<String> {
             "held {id} {name}{counts}: waits for review; you see your version, the project does not. Details: \
              fettlefs diff {id}"
         )),
-        // It has been decided about already.
+        // The change has been decided about already.
         (EventName::WriteHeld, None) => None,
         (EventName::WriteLanded, _) => Some(format!("landed {name}{counts}{note}")),
         (EventName::WriteDenied, _) => {

@@ -1,4 +1,4 @@
-//! The entries of the virtual directory and what they contain.
+//! The entries of the virtual directory and their contents.
 
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::overlay::WholeContent;
 use crate::protocol::{BASH_SCRIPT, CONTROL_FILE, Cut, ErrorBody, ErrorCode, SHELL_DIRECTORY, ZSH_SCRIPT};
 use crate::store::{self, Depth, UpperRow, now_millis};
 
-/// One entry, told apart by what it is and not by where the kernel keeps it.
+/// One entry, identified by what it is and not by its node number.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Item {
     Root,
@@ -30,14 +30,14 @@ pub enum Item {
     ShellFile(ShellFile),
 }
 
-/// What a shell reads by itself, so that nobody has to be started for it.
+/// Files that a shell reads by itself, so that it need not start a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ShellFile {
     Bash,
     Zsh,
-    /// Opened by a shell that begins.
+    /// Opened by a shell when it begins.
     Begin,
-    /// Opened by one that ends: what it has done.
+    /// Opened by a shell when it ends: contains the effects of its command.
     End,
 }
 
@@ -59,7 +59,7 @@ impl Part {
     const ALL: [(Self, &str); 4] =
         [(Self::Old, "old"), (Self::New, "new"), (Self::Diff, "diff"), (Self::Meta, "meta.json")];
 
-    /// Whether a change of this kind has the file: what is created has no old content, what is deleted no new.
+    /// Whether a change of this kind has the file: a created file has no old content, a deleted one no new.
     fn is_of(self, kind: ChangeKind) -> bool {
         match (self, kind) {
             (Self::Old, ChangeKind::Create | ChangeKind::Structure) => false,
@@ -90,7 +90,7 @@ impl Item {
         }
     }
 
-    /// Of as many bytes as files of the project have, or the log; made without waiting for anybody.
+    /// Whether it may be as long as a project file or the log. Such content is made without waiting for anybody.
     pub fn may_be_long(&self) -> bool {
         match self {
             Self::Events | Self::Part(_, Part::Old | Part::New | Part::Diff) | Self::Backup(_) => true,
@@ -99,7 +99,7 @@ impl Item {
         }
     }
 
-    /// What a name in this directory would be, if there is such a thing: [`meta`] says that.
+    /// Returns the entry that a name in this directory would be. [`meta`] tells whether it exists.
     pub fn child(&self, name: &OsStr) -> Option<Self> {
         let name = name.to_str()?;
         match self {
@@ -120,7 +120,7 @@ impl Item {
 
 const DIRECTORY_MODE: u32 = 0o555;
 const FILE_MODE: u32 = 0o444;
-/// Rights are asked for at each request.
+/// Rights are checked at each request.
 const CONTROL_MODE: u32 = 0o666;
 
 pub fn meta(item: &Item, project: &Project) -> Result<VirtualMeta, i32> {
@@ -135,7 +135,7 @@ pub fn meta(item: &Item, project: &Project) -> Result<VirtualMeta, i32> {
     Ok(VirtualMeta { is_dir: item.is_dir(), mode, size, mtime: timestamp(changed), uid, gid })
 }
 
-/// Size in bytes where it is cheap to tell, and the time of the last change in milliseconds.
+/// Returns the size in bytes, if it is cheap to find out, and the time of the last change in milliseconds.
 fn size_and_time(item: &Item, project: &Project) -> Result<(u64, i64), i32> {
     match item {
         Item::Root | Item::Control | Item::Status | Item::Events | Item::Held | Item::Backups => Ok((0, now_millis())),
@@ -164,7 +164,7 @@ fn timestamp(millis: i64) -> Timestamp {
     Timestamp { seconds: millis.div_euclid(1000), nanoseconds }
 }
 
-/// The entries of a directory.
+/// Returns the entries of a directory.
 pub fn children(item: &Item, project: &Project) -> Result<Vec<(OsString, Item)>, i32> {
     match item {
         Item::Root => Ok(ROOT_ENTRIES.iter().map(|(item, name)| (OsString::from(name), item.clone())).collect()),
@@ -194,7 +194,7 @@ pub fn children(item: &Item, project: &Project) -> Result<Vec<(OsString, Item)>,
     }
 }
 
-/// A file's content as it is now, for somebody who may have it.
+/// Returns a file's present content, if the asker may have it.
 pub fn content(item: &Item, project: &Project, asker: &Asker) -> Result<WholeContent, i32> {
     let text = match item {
         Item::Part(id, Part::Old) => {
@@ -236,7 +236,7 @@ fn shell_file(file: ShellFile, project: &Project, asker: &Asker) -> Result<Vec<u
     let told = match file {
         ShellFile::Bash => Ok(effects::BASH.to_owned()),
         ShellFile::Zsh => Ok(effects::ZSH.to_owned()),
-        // A line, for who reads one to know that it was heard.
+        // One line, so that a shell that reads a line knows it was heard.
         ShellFile::Begin => effects::begin(project, asker).map(|()| "\n".to_owned()),
         ShellFile::End => effects::end(project, asker),
     };
@@ -254,7 +254,7 @@ fn diff(project: &Project, asker: &Asker, id: &ChangeId) -> Result<Vec<u8>, i32>
     let row = readable_part(project, asker, id, Part::Diff)?;
     let members = project.overlay.members(|operation| row.held().operation == Some(operation));
     let diff = answers::diff(project, &row, Unreadable::Named).map_err(|err| refused("read a held change", &err))?;
-    // A look by somebody who may confirm renews (SPEC §8).
+    // A look by an asker who may confirm renews the change (SPEC §8).
     if diff.is_as_held && rights::may_change(asker, project) {
         project.overlay.renew(id).map_err(|err| refused("renew a held change", &err))?;
         project.overlay.note_shown(&members, [id], Depth::Compared);

@@ -1,4 +1,4 @@
-//! Lists, shorter.
+//! Filters lists by the names in a request.
 
 use super::find::glob_of;
 use crate::model::{Glob, RelPath};
@@ -6,7 +6,7 @@ use crate::protocol::{ErrorBody, Target};
 
 type Result<T> = std::result::Result<T, ErrorBody>;
 
-/// Lists are filtered by what is named; what matches nothing leaves them empty.
+/// Selects list entries by name. A name that matches nothing leaves a list empty; no names at all leave it whole.
 pub struct Filter {
     targets: Vec<(Target, Option<Glob>)>,
 }
@@ -17,7 +17,7 @@ impl Filter {
         Ok(Self { targets: targets.iter().map(compiled).collect::<Result<_>>()? })
     }
 
-    /// Whether something of this path, or of a name or id that `is_called` knows, is wanted.
+    /// Whether the entry with this path, or with a name or id that `is_called` recognizes, is wanted.
     pub fn wants(&self, path: Option<&RelPath>, is_called: impl Fn(&str) -> bool) -> bool {
         let by_path = |target: &Target, glob: &Option<Glob>| {
             path.is_some_and(|path| {

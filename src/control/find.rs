@@ -1,6 +1,6 @@
-//! Which held changes a request means (SPEC §8): an exact path first, then an id or an operation, then a glob.
+//! Finds the held changes that a request means (SPEC §8): an exact path first, then an id or an operation, then a glob.
 //!
-//! Pure but for what it is given to ask: callers say what lives, what became of other ids and which paths exist.
+//! Pure except through [`Known`]: callers say what is held, what became of other ids and which paths exist.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -8,30 +8,30 @@ use crate::model::{ChangeId, Glob, ID_PREFIX_MIN, OperationId, RelPath};
 use crate::protocol::{ErrorBody, ErrorCode, Target};
 use crate::store::{Fate, Verdict};
 
-/// A held change, as far as it can be named.
+/// The ways in which a held change can be named.
 #[derive(Clone, Copy, Debug)]
 pub struct Live<'a> {
     pub id: &'a ChangeId,
     pub names: &'a [RelPath],
-    /// What it came with.
+    /// The operation that the change came with.
     pub operation: Option<OperationId>,
 }
 
-/// What can be asked about changes.
+/// The questions about changes that [`find`] needs answered.
 pub trait Known {
-    /// A held change, as it is told.
+    /// A held change, as the answer contains it.
     type Change: Identified;
-    /// What lives at a path or below it, in the order in which it is told.
+    /// The changes held at a path or below it, in the order in which answers list them.
     fn within(&self, path: &RelPath) -> Vec<Self::Change>;
-    /// What lives under this very id.
+    /// The change held under this exact id.
     fn held_as(&self, id: &ChangeId) -> Option<Self::Change>;
-    /// The ids that begin so, also of what lives no more.
+    /// All ids that begin with these digits, including those of changes no longer held.
     fn ids_beginning_with(&self, digits: &ChangeId) -> BTreeSet<ChangeId>;
-    /// What lives and is wanted: all of it is looked through.
+    /// The held changes that are wanted. Looks through all of them.
     fn held(&self, wanted: &dyn Fn(Live<'_>) -> bool) -> Vec<Self::Change>;
-    /// What became of an id that may be shortened.
+    /// What became of an id, which may be shortened.
     fn verdict(&self, prefix: &ChangeId) -> Result<Option<Verdict>, ErrorBody>;
-    /// Whether there is anything at a path, held or not.
+    /// Whether anything exists at a path, held or not.
     fn exists(&self, path: &RelPath) -> bool;
 }
 
@@ -39,10 +39,10 @@ pub trait Identified {
     fn id(&self) -> &ChangeId;
 }
 
-/// How often an id may have been superseded before we stop asking what it became.
+/// How many times an id may have been superseded before we stop following.
 const SUCCESSORS_MAX: usize = 10_000;
 
-/// What all targets mean together, each once, in their order; the first error otherwise.
+/// Returns the changes that all targets mean together, in their order and each once; otherwise the first error.
 pub fn find<K: Known>(targets: &[Target], known: &K) -> Result<Vec<K::Change>, ErrorBody> {
     let (mut found, mut seen) = (Vec::new(), HashSet::new());
     for target in targets {
@@ -80,7 +80,7 @@ fn find_one<K: Known>(target: &Target, known: &K) -> Result<Vec<K::Change>, Erro
     }
 }
 
-/// What was done at once, by the name that `log` and `status` tell.
+/// Parses the name of an operation, as `log` and `status` show it.
 fn operation_of(target: &Target) -> Option<OperationId> {
     target.id.as_deref().and_then(OperationId::parse)
 }
@@ -89,10 +89,10 @@ fn held_of<K: Known>(operation: OperationId, known: &K) -> Vec<K::Change> {
     known.held(&|live| live.operation == Some(operation))
 }
 
-/// What digits may mean.
+/// The changes that some digits may mean.
 struct ById<C> {
     live: Vec<C>,
-    /// Of the ids that they begin, also of what lives no more.
+    /// How many ids begin with the digits, including those of changes no longer held.
     count: usize,
 }
 
@@ -102,8 +102,8 @@ impl<C> ById<C> {
     }
 }
 
-/// A whole id is itself, even where a longer one begins with it, and though it lives no more: what came after it has not
-/// been looked at.
+/// A complete id means only itself, even if a longer one begins with it, and even if it is no longer held: nobody has
+/// reviewed what came after it.
 fn by_id<K: Known>(digits: &ChangeId, known: &K) -> ById<K::Change> {
     if let Some(exact) = known.held_as(digits) {
         return ById { live: vec![exact], count: 1 };
@@ -116,7 +116,7 @@ fn by_id<K: Known>(digits: &ChangeId, known: &K) -> ById<K::Change> {
     ById { count: ids.len().max(live.len()), live }
 }
 
-/// A target's glob. What is no glob, as `a[b`, may still be a path.
+/// Compiles a target's glob. Text that is no valid glob, such as `a[b`, may still be a path.
 pub fn glob_of(target: &Target) -> Result<Option<Glob>, ErrorBody> {
     match target.glob.as_deref().map(path_glob).transpose() {
         Err(_) if target.path.is_some() => Ok(None),
@@ -128,7 +128,7 @@ pub fn path_glob(glob: &str) -> Result<Glob, ErrorBody> {
     Glob::new(glob).map_err(|err| ErrorBody::new(ErrorCode::BadRequest, err.to_string()))
 }
 
-/// Why a target means nothing: an id that lives no more says what became of it.
+/// Explains why a target means nothing: for an id no longer held, what became of it.
 fn nothing(target: &Target, id: Option<&ChangeId>, known: &impl Known) -> Result<ErrorBody, ErrorBody> {
     if let Some(id) = id
         && let Some(verdict) = known.verdict(id)?
@@ -159,7 +159,7 @@ fn nothing(target: &Target, id: Option<&ChangeId>, known: &impl Known) -> Result
     })
 }
 
-/// What would be an id if it had more digits.
+/// Whether the text would be an id if it had more digits.
 fn is_too_short(text: &str) -> bool {
     let hex = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     (1..ID_PREFIX_MIN).contains(&text.len()) && text.bytes().all(hex)
@@ -213,7 +213,7 @@ fn became(verdict: &Verdict, known: &impl Known) -> Result<ErrorBody, ErrorBody>
     })
 }
 
-/// The last of a chain of successors, and how it ended if it lives no more.
+/// Returns the last of a chain of successors, and how it ended if it is no longer held.
 fn successor(first: &ChangeId, known: &impl Known) -> Result<(ChangeId, Option<&'static str>), ErrorBody> {
     let mut last = first.clone();
     for _ in 0..SUCCESSORS_MAX {

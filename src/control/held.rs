@@ -1,4 +1,4 @@
-//! Held changes: what is named of them, what they would do, and what somebody decides about them.
+//! Held changes: finding those that are named, showing what they would do, and deciding about them.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -16,10 +16,10 @@ use crate::store::{Depth, Verdict};
 
 type Result<T> = std::result::Result<T, ErrorBody>;
 
-/// Characters of such a request that an event repeats.
+/// The most characters of a review request that an event repeats.
 const REVIEW_CHARS_MAX: usize = 1000;
 
-/// Who may confirm what is shown has had his fresh look with it (SPEC §8).
+/// Showing a diff to an asker who may confirm counts as a fresh look at the change (SPEC §8).
 pub fn diff(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> {
     project.overlay.settle_pending();
     let (members, reply, as_held) = looking_again(|| {
@@ -34,7 +34,7 @@ pub fn diff(request: &Request, asker: &Asker, project: &Project) -> Result<Reply
     Ok(Reply::Diff(reply))
 }
 
-/// All of the operations of which a request names something.
+/// Returns the members of every operation that has a change named in the request.
 fn members_beside(request: &Request, project: &Project) -> Result<Members> {
     let chosen = chosen(request, project, Unnamed::All)?;
     let operations: HashSet<OperationId> = chosen.iter().filter_map(|row| row.held().operation).collect();
@@ -44,13 +44,13 @@ fn members_beside(request: &Request, project: &Project) -> Result<Members> {
     }
 }
 
-/// A diff, and whether it is of what the change's id stands for.
+/// A diff, and whether its new side is the content that the change's id stands for.
 struct Looked {
     change: ChangeDiff,
     is_as_held: bool,
 }
 
-/// A page, and which of its diffs are of what their ids stand for.
+/// Returns a page, and which of its diffs show what their ids stand for.
 fn diffs(request: &Request, asker: &Asker, project: &Project) -> Result<(DiffReply, HashSet<ChangeId>)> {
     let (readable, closed): (Vec<HeldRow>, Vec<HeldRow>) = chosen(request, project, Unnamed::All)?
         .into_iter()
@@ -114,8 +114,8 @@ pub fn confirm(request: &Request, asker: &Asker, project: &Project) -> Result<Ac
     })
 }
 
-/// What can land of what was chosen, and what waits on. Of an operation nobody has named a directory that it removed: where
-/// something is held as deleted in that which the operation has not done, the rest of it lands without.
+/// Splits the chosen changes into those that can land and those that must wait. Naming an operation does not name the
+/// directories it removed: if another deletion is still held in one of them, the rest of the operation lands without it.
 fn landing_together(request: &Request, chosen: &[HeldRow], project: &Project) -> (Vec<HeldRow>, Vec<HeldRow>) {
     let is_operation = |target: &Target| target.id.as_deref().and_then(OperationId::parse).is_some();
     let all = || chosen.iter().cloned();
@@ -124,7 +124,7 @@ fn landing_together(request: &Request, chosen: &[HeldRow], project: &Project) ->
     }
     let ids: HashSet<&ChangeId> = chosen.iter().map(HeldRow::id).collect();
     let (waiting, landing): (Vec<_>, Vec<_>) = all().partition(|row| project.overlay.waits_for_more(row.row(), &ids));
-    // Nothing but that is refused, and told what it waits for.
+    // If nothing can land, all of it goes on, to be refused with what it waits for.
     if landing.is_empty() { (waiting, landing) } else { (landing, waiting) }
 }
 
@@ -132,8 +132,8 @@ fn waits_on(row: &HeldRow) -> String {
     format!("{} waits on: what is not of this is held as deleted in it", row.row().path())
 }
 
-/// Tells who follows the events that somebody waits for a decision. Nothing changes by it, so it is anybody's who could
-/// make an event by writing a file.
+/// Records an event, so that followers learn that someone waits for a decision. This changes nothing, so every asker may
+/// do it who could cause an event by writing a file.
 pub fn request_review(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> {
     if !rights::may_record(asker, project) {
         let message = "request_review: only who may write in the project asks for a review of it";
@@ -187,7 +187,7 @@ fn act_on_chosen(request: &Request, project: &Project, work: impl Fn(&[HeldRow])
         let chosen = chosen(request, project, Unnamed::Refused)?;
         check_as_shown(request, &chosen, project)?;
         let acted = work(&chosen)?;
-        // Who tries it is told what it would do.
+        // A dry run shows the asker what would be done.
         let told = acted.outcomes.iter().filter_map(|outcome| outcome.id.as_ref());
         project.overlay.note_shown(&members, told, Depth::Listed);
         Ok(acted)
@@ -195,11 +195,11 @@ fn act_on_chosen(request: &Request, project: &Project, work: impl Fn(&[HeldRow])
     Ok(Acted { dry_run: request.dry_run, ..acted })
 }
 
-/// How often names are looked up because what they meant became something else meanwhile.
+/// How many times names are looked up again because what they meant has changed meanwhile.
 const LOOKUPS_MAX: usize = 8;
 
-/// A change that was chosen and is gone when its turn comes (its writer made another of it) is looked up again: its path
-/// means what it became, its id answers `superseded`.
+/// A chosen change may be gone when its turn comes, because its writer made another of it. It is looked up again: its
+/// path then means the new change, its id answers `superseded`.
 pub fn looking_again<T>(work: impl Fn() -> Result<T>) -> Result<T> {
     let mut lookups = 1;
     loop {
@@ -220,7 +220,7 @@ pub fn act(rows: &[HeldRow], work: impl FnOnce(&[ChangeId]) -> Result<Vec<Outcom
     if ids.is_empty() { Ok(Vec::new()) } else { work(&ids) }
 }
 
-/// The one change of which hunks are meant; none where changes are meant as a whole.
+/// The one change whose hunks are meant; `None` if the changes are meant as a whole.
 fn parted<'a>(request: &Request, chosen: &'a [HeldRow]) -> Result<Option<&'a ChangeId>> {
     match (request.hunks.as_slice(), chosen) {
         ([], _) => Ok(None),
@@ -232,7 +232,7 @@ fn parted<'a>(request: &Request, chosen: &'a [HeldRow]) -> Result<Option<&'a Cha
     }
 }
 
-/// A person confirms what was looked at a moment ago, or looks again.
+/// A person confirms only what was shown recently; otherwise a fresh look is needed.
 fn check_fresh(request: &Request, chosen: &[HeldRow], project: &Project) -> Result<()> {
     let expired: Vec<_> = chosen.iter().filter_map(|row| Some((row, project.overlay.expired(row.held())?))).collect();
     if !request.dry_run {
@@ -251,7 +251,7 @@ fn check_fresh(request: &Request, chosen: &[HeldRow], project: &Project) -> Resu
     }
 }
 
-/// An operation that is named is what was shown of it, for its name stays while more joins it (SPEC §8).
+/// Naming an operation means what was shown of it, because its name stays the same while more changes join it (SPEC §8).
 fn check_as_shown(request: &Request, chosen: &[HeldRow], project: &Project) -> Result<()> {
     let named = request.targets.iter().filter_map(|target| target.id.as_deref()).chain(request.operation.as_deref());
     named.filter_map(OperationId::parse).try_for_each(|operation| {
@@ -272,7 +272,7 @@ fn not_as_shown(operation: OperationId, late: &[&HeldRow]) -> ErrorBody {
     error.telling(late.iter().map(|row| (row.id(), row.row().path())))
 }
 
-/// What a request means that names nothing.
+/// The meaning of a request that names nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unnamed {
     All,
@@ -298,7 +298,7 @@ fn chosen(request: &Request, project: &Project, unnamed: Unnamed) -> Result<Vec<
     }
 }
 
-/// What a session has begun to hold, whoever has written more to it.
+/// The changes whose hold a session began, no matter who has written to them since.
 fn begun_in(session: &str, project: &Project) -> Vec<HeldRow> {
     answers::held_rows_where(project, |_, held| held.since_session.as_deref() == Some(session))
 }

@@ -1,6 +1,6 @@
-//! What descriptors in `.fettle` may take of the daemon's memory: texts that are open, and answers that nobody has read.
+//! Limits how much of the daemon's memory descriptors in `.fettle` may use: open texts, and answers that nobody has read.
 //!
-//! Who may decide as the owner or root has a share of his own, so that others, who may look, keep nobody from deciding.
+//! Askers who may decide as the owner or root have their own share, so that others, who may only look, cannot block them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,10 +9,10 @@ use parking_lot::{Condvar, Mutex};
 
 use super::{Asker, Project, rights};
 
-/// Kept together, past which nothing more is begun: a dozen diffs of the largest files that are compared.
+/// The most bytes kept before anything new is refused: a dozen diffs of the largest files that are compared.
 const BYTES_MAX: usize = 64 << 20;
 
-/// Long texts that are made at once. Each may take several times its own bytes until it is made.
+/// The most long texts that are made at once. Each may take several times its own size meanwhile.
 const TURNS: usize = 4;
 
 #[derive(Default)]
@@ -24,18 +24,18 @@ pub struct Memory {
 #[derive(Default)]
 pub struct Share {
     bytes: AtomicUsize,
-    /// Texts that are being made.
+    /// The number of texts being made.
     making: Mutex<usize>,
     made: Condvar,
 }
 
-/// Counts what is kept for as long as it lives.
+/// Counts bytes as kept for as long as it lives.
 pub struct Kept {
     share: Arc<Share>,
     bytes: usize,
 }
 
-/// While a text is being made.
+/// The right to make a text, for as long as it lives.
 #[must_use]
 pub struct Turn<'a>(&'a Share);
 

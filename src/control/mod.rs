@@ -1,9 +1,9 @@
-//! ANSWER: what a person or a program asks of a project, through whichever door.
+//! ANSWER: what people and programs ask of a project, through any of its doors.
 //!
-//! [`serve`](serve()) answers one request; who may ask what is decided in [`rights`] and nowhere else. Three doors lead
-//! to it: the control file and its neighbours in the view's virtual directory ([`Desk`]), a socket in the state
-//! directory ([`Socket`]), and a plain call by a program that holds the project's lock without a mount. Nothing here
-//! looks at a kernel's request or draws what a person sees.
+//! [`serve`](serve()) answers one request; [`rights`] alone decides who may ask for what. Three doors lead to it: the
+//! control file and its neighbours in the view's virtual directory ([`Desk`]), a socket in the state directory
+//! ([`Socket`]), and a plain call by a program that holds the project's lock without a mount. Nothing here looks at a
+//! kernel's request or draws what a person sees.
 
 mod answers;
 mod backups;

@@ -1,4 +1,4 @@
-//! Answers `patch`: all files are looked at, and made what they are to be, before one is written (SPEC §16).
+//! Answers `patch`: checks all files and prepares their new contents before it writes any (SPEC §16).
 
 use super::read::{content_of, reader_of};
 use super::rights::{self, FileAccess};
@@ -16,9 +16,9 @@ pub fn patch(request: &Request, asker: &Asker, project: &Project) -> Result<Repl
     }
     let reader = reader_of(request, asker)?;
     let rewrites = request.files.iter().map(|file| rewrite(file, asker, project)).collect::<Result<Vec<_>>>()?;
-    // New files get no mode here: a patch makes none.
+    // The umask is irrelevant: a patch creates no files.
     let caller = Caller { pid: asker.pid, uid: asker.uid, gid: asker.gid, umask: 0 };
-    // Asked again of what is opened to be written: another file may be at the path by then.
+    // Asked again when the file is opened for writing: another file may be at the path by then.
     let may_write = |opened: &Shown| rights::may_open(asker, opened, FileAccess::ReadWrite);
     let how = RewriteHow { caller, may_write: &may_write, dry_run: request.dry_run };
     let outcomes = project.overlay.rewrite_all(&rewrites, &how)?;
@@ -27,7 +27,7 @@ pub fn patch(request: &Request, asker: &Asker, project: &Project) -> Result<Repl
             let made = Digest::of(&rewrite.content);
             let noted = project.overlay.store().note_own_edit(&reader, &rewrite.path, rewrite.base, made);
             if let Err(err) = noted {
-                // The files are written. Who is not known to have done it is sent a diff.
+                // The files are written. Without this note, their author is merely sent a diff at the next read.
                 log::warn!("note who patched {}: {err}", rewrite.path);
             }
         }

@@ -1,4 +1,4 @@
-//! What is asked about: one project, its view, and how it is mounted.
+//! One project to ask about, with its view and the way it is mounted.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,21 +7,21 @@ use crate::overlay::{Overlay, RuleSource};
 
 pub struct Project {
     pub overlay: Arc<Overlay>,
-    /// Absolute; below a covering mount only a name, never followed.
+    /// An absolute path. Below a covering mount it is only a name and never followed.
     pub path: PathBuf,
     /// Where `reload` reads settings and rules again.
     pub source: RuleSource,
-    /// Who mounted it, or without a mount whose state it is.
+    /// The user who mounted it; without a mount, the owner of the state directory.
     pub owner: u32,
-    /// None: somebody works on the state directory under the lock.
+    /// `None` if a command works on the state directory under the lock, without a mount.
     pub mounted: Option<Mounted>,
 }
 
 pub struct Mounted {
-    /// Where programs find the view: where it covers the project only in some namespaces, in those.
+    /// Where programs find the view. If it covers the project only in some namespaces, this holds in those.
     pub mountpoint: PathBuf,
-    /// Of the view of runs alone: who keeps the namespace it is mounted in.
+    /// For a view that only runs see: the process that keeps its mount namespace.
     pub keeper: Option<u32>,
-    /// Asks the daemon to end; returns at once. Called when the answer to `unmount` has been delivered.
+    /// Asks the daemon to end, and returns at once. Called once the answer to `unmount` has been delivered.
     pub ask_end: Arc<dyn Fn() + Send + Sync>,
 }

@@ -1,7 +1,7 @@
-//! Reading for who has read before: what a session has received already is not sent again (SPEC §16).
+//! Reading with memory: what a session has received already is not sent again (SPEC §16).
 //!
-//! Whether a text was received is noted when the answer has been delivered ([`Receipt`]), not when it is made: a client
-//! that gave up has received nothing.
+//! A text counts as received when the answer has been delivered ([`Receipt`]), not when it is made: a client that
+//! gave up has received nothing.
 
 use super::rights::{self, FileAccess};
 use super::{Asker, Project, Served};
@@ -18,21 +18,21 @@ use crate::sys::{file, process};
 
 type Result<T> = std::result::Result<T, ErrorBody>;
 
-/// What is larger is not read for anybody: it would be in memory as a whole.
+/// The largest file that is read: its text is kept in memory as a whole.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// The longest name of a session.
 const SESSION_BYTES_MAX: usize = 128;
 
-/// Room that an answer needs beside its text.
+/// Room in an answer for everything but its text.
 const REPLY_BYTES_AROUND: usize = 64 << 10;
 
-/// That an answer was delivered: what it means for its reader, and what it counts for.
+/// To be noted on delivery of an answer: what its reader has received, and what it counts for.
 pub struct Receipt {
     uid: u32,
     reader: Option<Reader>,
     path: RelPath,
-    /// The whole text, where that is what the reader has now.
+    /// The whole text, if that is what the reader has now.
     received: Option<Received>,
     counted: Counted,
 }
@@ -41,7 +41,7 @@ pub struct Receipt {
 type Received = (Digest, Vec<u8>);
 
 impl Receipt {
-    /// A reader who is not remembered reads it again, which is no reason to fail now.
+    /// If this fails, the reader is sent the whole text again, which is no reason to fail now.
     pub fn note(self, project: &Project) {
         let store = project.overlay.store();
         let received = self.reader.as_ref().zip(self.received.as_ref());
@@ -89,7 +89,7 @@ fn read_file(request: &Request, asker: &Asker, project: &Project) -> Result<(Rea
     Ok((reply, Some(Receipt { uid: asker.uid, reader, path: text.path, received, counted })))
 }
 
-/// Whose reading it is: by the name that was given, else by the process tree; none where nobody can tell.
+/// Returns the reader: by the session that was named, else by the process tree; `None` if that is unknown.
 pub fn reader_of(request: &Request, asker: &Asker) -> Result<Option<Reader>> {
     let session = match &request.session {
         Some(name) if name.is_empty() || name.len() > SESSION_BYTES_MAX || name.contains(char::is_control) => {
@@ -135,7 +135,7 @@ fn text_of(path: &RelPath, asker: &Asker, project: &Project) -> Result<Text> {
     Ok(Text { path: path.clone(), text: content, lines, external })
 }
 
-/// The text of a file, for somebody who could open it as a plain file, too.
+/// Returns the text of a file, if the asker could open it as a plain file too.
 pub fn content_of(path: &RelPath, asker: &Asker, project: &Project, access: FileAccess) -> Result<String> {
     let refused =
         |code, why: String| ErrorBody { path: Some(path.clone()), ..ErrorBody::new(code, format!("{path}: {why}")) };
@@ -158,25 +158,25 @@ pub fn content_of(path: &RelPath, asker: &Asker, project: &Project, access: File
     })
 }
 
-/// What a reader was given of a file before.
+/// What a reader has received of a file before.
 enum Had {
     Nothing,
     TheSame,
-    /// `own` is what its patches have made of that since.
+    /// `own` is what the reader's patches have made of that text since.
     Another {
         text: Vec<u8>,
         own: Option<Digest>,
     },
 }
 
-/// `digest` is that of the text as it is: what a reader has is looked up only where it is another.
+/// `digest` is that of the current text: what the reader has is looked up only if it differs.
 fn had_before(text: &Text, reader: Option<&Reader>, digest: Digest, project: &Project) -> Result<Had> {
     let Some(reader) = reader else { return Ok(Had::Nothing) };
     let store = project.overlay.store();
     let Some(baseline) = store.baseline(reader, &text.path).map_err(failed)? else { return Ok(Had::Nothing) };
     if baseline.own.is_some_and(|own| own != digest) {
-        // It knows what it made of the file, too, and that is not kept: what has become of it neither `[unchanged]` nor a
-        // diff to what it received would tell.
+        // The reader also knows what its own patches made, and that text is not kept. Neither `[unchanged]` nor a diff
+        // against what it received would show what has happened since.
         return Ok(Had::Nothing);
     }
     if baseline.digest == digest {
@@ -186,7 +186,7 @@ fn had_before(text: &Text, reader: Option<&Reader>, digest: Digest, project: &Pr
     Ok(had.map_or(Had::Nothing, |text| Had::Another { text, own: baseline.own }))
 }
 
-/// All of a file, or what its reader does not have yet; with it what the reader has then.
+/// Returns the file, or only what the reader lacks, and the text that the reader has after that.
 fn whole(text: &Text, reader: Option<&Reader>, project: &Project) -> Result<(ReadReply, Option<Received>)> {
     let content = text.text.as_bytes();
     let digest = Digest::of(content);
@@ -214,14 +214,14 @@ fn whole(text: &Text, reader: Option<&Reader>, project: &Project) -> Result<(Rea
         return Ok((counted(text.reply(reader, ReadForm::Certificate, digest, line)), None));
     }
     let (form, shown) = match delta(&text.path, &had, content) {
-        // Text differs from text in text.
+        // Both sides are text, so the diff is.
         Delta::Diff(diff) => (ReadForm::Diff, String::from_utf8_lossy(&diff).into_owned()),
         Delta::Whole | Delta::Same => (ReadForm::Content, text.text.clone()),
     };
     Ok((counted(text.reply(reader, form, digest, shown)), Some((digest, content.to_vec()))))
 }
 
-/// Whole lines from the one of number `offset` on, which counts from 0: as many as were asked for, and fit.
+/// Returns whole lines from line `offset` on, counted from 0: as many as were asked for and fit.
 fn part(text: &Text, reader: Option<&Reader>, request: &Request) -> Result<ReadReply> {
     let limit = usize::try_from(request.limit.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
     let skipped = usize::try_from(request.offset).unwrap_or(usize::MAX);
@@ -241,7 +241,7 @@ fn part(text: &Text, reader: Option<&Reader>, request: &Request) -> Result<ReadR
     Ok(ReadReply { next: (lines > 0 && end < text.lines).then_some(end), ..reply })
 }
 
-/// A line that no answer has room for is not cut: nobody could tell.
+/// Refuses a line too long for any answer. It is never cut, because the reader could not tell.
 fn check_fits(text: &Text, shown: &str, line: u64) -> Result<()> {
     let spelled =
         if shown.len() > ReadReply::PAGE_BYTES_MAX { serde_json::Value::from(shown).to_string().len() } else { 0 };
@@ -271,14 +271,14 @@ impl Text {
         }
     }
 
-    /// What tells a reader without the text that he may have another than he thinks, and how to get it.
+    /// Lets a reader without the text notice that it has another than it thinks, and says how to get this one.
     fn facts(&self) -> String {
         let plural = if self.lines == 1 { "" } else { "s" };
         format!("{} line{plural}, {} bytes; --reset if you do not have it", self.lines, self.text.len())
     }
 }
 
-/// Who may change the project's state sees what others read, too.
+/// The owner and root see what other users read, too.
 pub fn meter(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> {
     let uid = (!rights::sees_all(asker, project)).then_some(asker.uid);
     let store = project.overlay.store();

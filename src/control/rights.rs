@@ -14,36 +14,36 @@ use crate::sys::process;
 
 use super::Project;
 
-/// Who asks, as the kernel tells. A request cannot claim to come from somebody else.
+/// The asker of a request, as the kernel reports it. A request cannot claim to come from another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asker {
-    /// 0: nobody we can see.
+    /// 0 for a process that the daemon cannot see.
     pub pid: u32,
     pub uid: u32,
     pub gid: u32,
     whereabouts: Whereabouts,
 }
 
-/// Where a process stands to the runs of a project (SPEC §8), whatever its uid.
+/// Where a process stands relative to the runs of a project (SPEC §8), whatever its uid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Whereabouts {
     Outside,
-    /// The kernel does not tell, or tells that it is in a pid namespace of its own: inside, where there is an inside.
+    /// The kernel does not tell, or the process is in another pid namespace: counts as inside once there have been runs.
     Unseen,
-    /// A run has started it, or it is in a mount namespace as a run's is.
+    /// A run has started the process, or it is in another mount namespace, as a run is.
     Inside,
 }
 
-/// What a request needs.
+/// The right that a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Need {
-    /// Everyone may; contents are asked for one by one.
+    /// Everyone may; contents are checked one by one.
     Look,
     Change,
 }
 
 impl Asker {
-    /// Requests of the kernel carry thread ids; what everybody calls the pid is the thread group's.
+    /// The kernel's requests carry thread ids; what everybody calls the pid is that of the thread group.
     pub fn of(caller: &Caller, project: &Project) -> Self {
         Self::by_ids(caller.pid, (caller.uid, caller.gid), project)
     }
@@ -53,24 +53,24 @@ impl Asker {
         Self { pid, uid, gid, whereabouts: Whereabouts::of(pid, project.overlay.runs()) }
     }
 
-    /// Of two who have a hand in one request, the one who may do less.
+    /// Of two processes involved in one request, returns the one that may do less.
     pub fn lesser(&self, other: &Self, project: &Project) -> Self {
         let lesser = if is_owner(self, project.owner) { *other } else { *self };
         Self { whereabouts: self.whereabouts.max(other.whereabouts), ..lesser }
     }
 
-    /// As it stands now: what is known of a connection from its beginning, and what its process has become.
+    /// Returns the asker as of now, with the stricter of its whereabouts when it connected and today.
     pub fn again(&self, project: &Project) -> Self {
         let now = Whereabouts::of(self.pid, project.overlay.runs());
         Self { whereabouts: self.whereabouts.max(now), ..*self }
     }
 
-    /// Whether the kernel does not tell where it stands, as a user's daemon of a process of root's.
+    /// Whether its whereabouts are hidden, as those of root's processes are from a user's daemon.
     pub fn is_unseen(&self) -> bool {
         self.whereabouts == Whereabouts::Unseen
     }
 
-    /// The process itself, where it works without a daemon.
+    /// This process itself, when it works without a daemon.
     pub fn myself(runs: &Runs) -> Self {
         let pid = std::process::id();
         Self {
@@ -88,7 +88,7 @@ impl Whereabouts {
         match same_namespace(pid, Kind::Mount) {
             _ if !is_among_our_pids => Self::Unseen,
             _ if runs.has_started(pid) => Self::Inside,
-            // A daemon that somebody has started elsewhere shuts nobody out.
+            // The daemon may have been started elsewhere: a process beside the starters of runs is outside all the same.
             Some(false) if runs.were_started_beside(pid) => Self::Outside,
             Some(false) if runs.have_been() => Self::Inside,
             Some(_) => Self::Outside,
@@ -96,7 +96,7 @@ impl Whereabouts {
         }
     }
 
-    /// The same where no daemon answers, which would compare with its own namespaces.
+    /// The same without a daemon, whose namespaces the process could be compared with.
     fn without_daemon(pid: u32, runs: &Runs) -> Self {
         match runs.has_started(pid) || runs.may_have_left(pid) {
             true => Self::Inside,
@@ -105,7 +105,7 @@ impl Whereabouts {
     }
 }
 
-/// None where that cannot be seen.
+/// Returns `None` if the namespaces cannot be seen.
 pub fn same_namespace(pid: u32, kind: Kind) -> Option<bool> {
     if pid == 0 {
         return None;
@@ -116,18 +116,18 @@ pub fn same_namespace(pid: u32, kind: Kind) -> Option<bool> {
 fn need(op: Op) -> Need {
     match op {
         Op::Confirm | Op::Discard | Op::Rollback | Op::Undo | Op::Reload | Op::Unmount => Need::Change,
-        // It reads all that is kept, and tells of paths that not everyone may see.
+        // It reads all content that is kept, and reports paths that not everyone may see.
         Op::Fsck => Need::Change,
         Op::Status | Op::Diff | Op::Backups | Op::Log | Op::Blame | Op::Events | Op::External => Need::Look,
         Op::Read | Op::Meter | Op::Flush | Op::Version => Need::Look,
-        // A write as any program's, and a record of a command: asked of each file, and of the project.
+        // A patch is a write like any program's, the others only record: checked for each file, and for the project.
         Op::Patch | Op::Check | Op::RequestReview => Need::Look,
-        // Who begins a run gains nothing by it, and only its own can be left.
+        // Beginning a run gains the asker nothing, and it can leave only its own.
         Op::Run | Op::Leave => Need::Look,
     }
 }
 
-/// Whether `asker` may ask for `op`; asked at every request. Whoever may not has left an event.
+/// Checks whether `asker` may ask for `op`, at every request. A refusal leaves an event.
 pub fn check(op: Op, asker: &Asker, project: &Project) -> Result<(), ErrorBody> {
     match need(op) {
         Need::Look => Ok(()),
@@ -141,14 +141,14 @@ pub fn check(op: Op, asker: &Asker, project: &Project) -> Result<(), ErrorBody> 
     }
 }
 
-/// Whether a process may do `doing` to a dead view, which uncovers the project: there nobody can be asked. What a run has
-/// started may not, whatever settings say: they are those of whoever acts.
+/// Refuses `doing` to a process in a run. For actions on a dead view, which uncover the project: no daemon can be asked,
+/// and settings do not count, because they are the caller's own.
 pub fn check_outside(doing: &str, pid: u32, runs: &Runs) -> Result<(), ErrorBody> {
     allow(doing, Whereabouts::without_daemon(pid, runs) == Whereabouts::Outside)
 }
 
-/// Whether a process may start a daemon where no view is that it could uncover. Whoever stands in a mount namespace of his own
-/// may have come there by himself.
+/// Refuses `doing` to a process that a run has started. For starting a daemon where there is no view to uncover: a
+/// process in its own mount namespace may have created that itself.
 pub fn check_in_no_run(doing: &str, pid: u32, runs: &Runs) -> Result<(), ErrorBody> {
     allow(doing, !runs.has_started(pid))
 }
@@ -160,7 +160,7 @@ fn allow(doing: &str, is_outside: bool) -> Result<(), ErrorBody> {
     }
 }
 
-/// Where somebody stands, if that is what hinders him: who may not from outside either is refused as he would be there.
+/// Returns where the asker stands, if that is the obstacle. If it would be refused outside too, that reason is told.
 fn hindrance(uid: u32, stands: Whereabouts, approve: Approve, owner: u32) -> Whereabouts {
     match may_approve(uid, Whereabouts::Outside, approve, owner) {
         true => stands,
@@ -188,7 +188,7 @@ fn refused_inside(doing: impl Display) -> String {
     )
 }
 
-/// Where `asker` stands, as far as that matters for the settings in force.
+/// Where `asker` stands, for the purposes of the settings in force.
 fn stand(asker: &Asker, project: &Project) -> Whereabouts {
     match asker.whereabouts {
         Whereabouts::Unseen if project.overlay.runs().have_been() => Whereabouts::Inside,
@@ -199,7 +199,7 @@ fn stand(asker: &Asker, project: &Project) -> Whereabouts {
 pub fn may_change(asker: &Asker, project: &Project) -> bool {
     let (settings, stands) = (project.overlay.settings(), stand(asker, project));
     let approve = match stands {
-        // Without a daemon settings are the asker's own, environment included.
+        // Without a daemon the settings are the asker's own, environment included.
         Whereabouts::Inside if project.mounted.is_none() => Approve::Outside,
         Whereabouts::Inside => settings.approve_in_run,
         Whereabouts::Outside | Whereabouts::Unseen => settings.approve,
@@ -207,7 +207,7 @@ pub fn may_change(asker: &Asker, project: &Project) -> bool {
     may_approve(asker.uid, stands, approve, project.owner)
 }
 
-/// Whether somebody is in a run already, so that none can begin there.
+/// Whether the asker is in a run already, so that it cannot begin another.
 pub fn is_in_run(asker: &Asker, project: &Project) -> bool {
     stand(asker, project) == Whereabouts::Inside
 }
@@ -215,7 +215,7 @@ pub fn is_in_run(asker: &Asker, project: &Project) -> bool {
 fn may_approve(uid: u32, stands: Whereabouts, approve: Approve, owner: u32) -> bool {
     let is_owner = uid == ROOT || uid == owner;
     match approve {
-        // Under a user's mount others only read (SPEC §2).
+        // Under a user's mount other users only read (SPEC §2).
         Approve::Anyone => owner == ROOT || is_owner,
         Approve::Owner => is_owner,
         Approve::Outside => is_owner && stands == Whereabouts::Outside,
@@ -228,12 +228,12 @@ fn is_owner(asker: &Asker, owner: u32) -> bool {
     asker.uid == ROOT || asker.uid == owner
 }
 
-/// Whether `asker` could read a held change's both sides as plain files.
+/// Whether `asker` could read both sides of a held change as plain files.
 pub fn may_read(asker: &Asker, project: &Project, row: &UpperRow) -> bool {
     is_owner(asker, project.owner) || is_readable(asker, &project.overlay, row).unwrap_or(false)
 }
 
-/// The same for a file of the view: `row` where that is upper's.
+/// The same for a file of the view; `row` is its row if it is upper's.
 pub fn may_read_file(asker: &Asker, project: &Project, path: &RelPath, row: Option<&UpperRow>) -> bool {
     let Some(row) = row else {
         let below = || project.overlay.access_below(path).ok().flatten();
@@ -255,7 +255,7 @@ fn is_readable(asker: &Asker, overlay: &Overlay, row: &UpperRow) -> Option<bool>
     Some(readable && is_reachable(asker, overlay, path))
 }
 
-/// Whether `asker` could open a file of the view for reading, or for more.
+/// Whether `asker` could open a file of the view for reading, or for reading and writing.
 pub fn may_open(asker: &Asker, shown: &Shown, access: FileAccess) -> bool {
     let bits: &[u32] = match access {
         FileAccess::Read => &[READ],
@@ -266,8 +266,8 @@ pub fn may_open(asker: &Asker, shown: &Shown, access: FileAccess) -> bool {
     asker.uid == ROOT || (permitted && lets_through(asker, &shown.dirs))
 }
 
-/// What `asker` may do to the project by an undo or a rollback: what he could do himself, however `approve` lets him decide
-/// about what waits.
+/// Returns what `asker` may do to the project by an undo or a rollback: only what it could do itself, even where
+/// `approve` lets it decide about held changes.
 pub fn permits(asker: &Asker, project: &Project) -> store::Result<Permits> {
     if is_owner(asker, project.owner) {
         return Ok(Permits::default());
@@ -278,7 +278,7 @@ pub fn permits(asker: &Asker, project: &Project) -> store::Result<Permits> {
     Ok(Permits::some(move |touch| may_touch(&asker, &for_all, touch)))
 }
 
-/// `for_all` are the contents that all the world could read where they were.
+/// `for_all` are the contents that everybody could read at their paths.
 fn may_touch(asker: &Asker, for_all: &HashSet<(RelPath, Digest)>, touch: &Touch<'_>) -> bool {
     match touch {
         Touch::Content(shown) => may_open(asker, shown, FileAccess::ReadWrite),
@@ -291,7 +291,7 @@ fn may_touch(asker: &Asker, for_all: &HashSet<(RelPath, Digest)>, touch: &Touch<
                 let access = Access { uid: version.uid, gid: version.gid, mode: version.mode, acl: None };
                 version.group.is_none() && has_bit(asker, &access, READ)
             };
-            // He had it before him when he did it.
+            // The asker could read this content when its own operation replaced it.
             let is_own = || operation.events.iter().all(|event| event.uid == Some(asker.uid)) && is_readable();
             let was_for_all = |kept: Kept| for_all.contains(&((*path).clone(), kept.digest));
             let may_read = asker.uid == version.uid || version.content.is_some_and(was_for_all) || is_own();
@@ -300,7 +300,7 @@ fn may_touch(asker: &Asker, for_all: &HashSet<(RelPath, Digest)>, touch: &Touch<
     }
 }
 
-/// What an owner may give to what is his.
+/// What an owner may restore on its own file.
 fn may_give(effect: &Effect) -> bool {
     match effect {
         Effect::Mode { before, .. } => before & SET_ID == 0,
@@ -310,11 +310,11 @@ fn may_give(effect: &Effect) -> bool {
     }
 }
 
-/// Whether `asker` could make, remove or replace an entry of the last of these directories, which may be `there`.
+/// Whether `asker` could make, remove or replace an entry in the last of `dirs`; `there` is the present entry.
 fn may_change_entry(asker: &Asker, dirs: &[(Meta, Option<Acl>)], there: Option<&Meta>) -> bool {
     let Some((dir, _)) = dirs.last() else { return false };
     let may_write = dirs.last().is_some_and(|dir| has_bit(asker, &Access::listed(dir.clone()), WRITE));
-    // In a sticky directory only who owns it or the entry.
+    // In a sticky directory, only the owner of the directory or of the entry may.
     let is_kept = dir.mode & STICKY != 0 && there.is_some_and(|there| ![there.uid, dir.uid].contains(&asker.uid));
     lets_through(asker, dirs) && may_write && !is_kept
 }
@@ -329,25 +329,25 @@ pub enum FileAccess {
     ReadWrite,
 }
 
-/// Whether what `asker` does may be recorded: who could make a file in the project makes events all the same.
+/// Whether events of `asker` may be recorded: an asker who can make files in the project can cause events anyway.
 pub fn may_record(asker: &Asker, project: &Project) -> bool {
     let may_write = || dir_access(&project.overlay, &RelPath::root()).is_some_and(|dir| has_bit(asker, &dir, WRITE));
     is_owner(asker, project.owner) || may_write()
 }
 
-/// Whether `asker` may see what concerns other users, too.
+/// Whether `asker` may see what concerns other users.
 pub fn sees_all(asker: &Asker, project: &Project) -> bool {
     is_owner(asker, project.owner)
 }
 
-/// Whether places are kept for `asker` where many ask at once. A run that may change nothing takes none of them from its
-/// owner, whose uid it has.
+/// Whether `asker` may use the reserved places when many ask at once. A run that may change nothing must not take them
+/// from its owner, whose uid it has.
 pub fn has_kept_places(asker: &Asker, project: &Project) -> bool {
     is_owner(asker, project.owner) && may_change(asker, project)
 }
 
-/// Whether `asker` may have a backup's content. Whose file it was is not kept, so only what all the world could read
-/// counts: when it was made, for other directories may be at its path since, and now.
+/// Whether `asker` may have a backup's content. The file's owner is not recorded, so the content must have been readable
+/// by everybody when the backup was made, and its path must be reachable now, since the directories there may be others.
 pub fn may_read_backup(asker: &Asker, project: &Project, backup: &Backup) -> bool {
     is_owner(asker, project.owner) || (backup.for_all && is_reachable(asker, &project.overlay, &backup.path))
 }
@@ -358,8 +358,8 @@ pub fn may_roll_back(asker: &Asker, project: &Project, backup: &Backup) -> bool 
     may_read_backup(asker, project, backup) && (is_plain || is_owner(asker, project.owner))
 }
 
-/// Whether `asker` may learn anything of a path, its absence included. What lies below a directory that he cannot search is
-/// refused in the same words whatever is there.
+/// Refuses to tell `asker` anything about a path it cannot reach, even whether it exists. Below a directory that the
+/// asker cannot search, the refusal is worded the same whatever is there.
 pub fn check_reachable(asker: &Asker, project: &Project, path: &RelPath) -> Result<(), ErrorBody> {
     if is_owner(asker, project.owner) || may_look(asker, &project.overlay, path) {
         return Ok(());
@@ -368,7 +368,7 @@ pub fn check_reachable(asker: &Asker, project: &Project, path: &RelPath) -> Resu
     Err(ErrorBody { path: Some(path.clone()), ..ErrorBody::new(ErrorCode::NotPermitted, message) })
 }
 
-/// From the root on, as far as there are directories: who may search the last of them sees that there is no other.
+/// Checks from the root down as far as directories exist: an asker who may search the last one sees that it is the last.
 fn may_look(asker: &Asker, overlay: &Overlay, path: &RelPath) -> bool {
     let mut dirs: Vec<RelPath> = std::iter::successors(path.parent(), RelPath::parent).collect();
     dirs.reverse();
@@ -382,10 +382,10 @@ fn may_look(asker: &Asker, overlay: &Overlay, path: &RelPath) -> bool {
     true
 }
 
-/// Nothing, something else, a symlink, and what cannot be a name.
+/// Nothing there, something else there, a symlink, and a name that cannot exist.
 const NO_DIRECTORY: [i32; 4] = [libc::ENOENT, libc::ENOTDIR, libc::ELOOP, libc::ENAMETOOLONG];
 
-/// Every directory on the way lets `asker` through. One that is gone lets nobody through.
+/// Whether every directory on the way lets `asker` through. A missing directory lets nobody through.
 fn is_reachable(asker: &Asker, overlay: &Overlay, path: &RelPath) -> bool {
     std::iter::successors(path.parent(), RelPath::parent)
         .all(|dir| dir_access(overlay, &dir).is_some_and(|access| has_bit(asker, &access, SEARCH)))
@@ -401,13 +401,13 @@ const WRITE: u32 = 0o2;
 const SEARCH: u32 = 0o1;
 const STICKY: u32 = 0o1000;
 
-/// What decides over one file.
+/// The attributes that decide about access to one file.
 #[derive(Clone, Debug)]
 struct Access {
     uid: u32,
     gid: u32,
     mode: u32,
-    /// Where there is one, it decides for all but the owner.
+    /// If present, it decides for everybody but the owner.
     acl: Option<Acl>,
 }
 
@@ -417,7 +417,7 @@ impl Access {
     }
 }
 
-/// The kernel's rule without further groups, which we are not told: when in doubt, no.
+/// The kernel's rule, but without the asker's supplementary groups, which are not known here. In doubt, no.
 fn has_bit(asker: &Asker, access: &Access, bit: u32) -> bool {
     if let Some(acl) = access.acl.as_ref().filter(|_| asker.uid != access.uid) {
         return acl.permits(asker.uid, &[asker.gid], asker.gid == access.gid) & bit != 0;
@@ -425,7 +425,7 @@ fn has_bit(asker: &Asker, access: &Access, bit: u32) -> bool {
     let class = match (asker.uid == access.uid, asker.gid == access.gid) {
         (true, _) => access.mode >> 6,
         (false, true) => access.mode >> 3,
-        // A group that we do not know of may be shut out where the world is not.
+        // The asker may be in the file's group after all, and the group may have fewer rights than the world.
         (false, false) => access.mode & access.mode >> 3,
     };
     class & bit != 0

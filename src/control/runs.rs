@@ -1,4 +1,4 @@
-//! `fettlefs run`, as the daemon sees it: when a run begins, and when it is over.
+//! `fettlefs run` as the daemon sees it: the beginning and the end of a run.
 
 use std::sync::Arc;
 
@@ -13,19 +13,19 @@ use crate::sys::{process, thread};
 
 type Result<T> = std::result::Result<T, ErrorBody>;
 
-/// What a run is called that gives no name of its own.
+/// The name of a run that gives none of its own.
 const UNNAMED: &str = "?";
 
-/// Longer names are cut: they are for people.
+/// Longer names are cut, since they are only for people.
 const NAME_CHARACTERS_MAX: usize = 200;
 
-/// What the asker starts from here on is one run, until it says so or ends.
+/// Begins a run: what the asker starts from here on belongs to it, until the asker leaves or ends.
 pub fn begin(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> {
     let mounted = mounted(Op::Run, project)?;
     if is_in_run(asker, project) {
         return Err(ErrorBody::new(ErrorCode::BadRequest, already_in_run(asker, project)));
     }
-    // Who has been in a run may be kept from deciding: others could keep the owner from it.
+    // Runs cost some processes the right to decide, and other users must not be able to take it from the owner.
     if !rights::sees_all(asker, project) {
         let message = format!("run: only its owner (uid {}) and root may begin one", project.owner);
         return Err(ErrorBody::new(ErrorCode::NotPermitted, message));
@@ -35,7 +35,7 @@ pub fn begin(request: &Request, asker: &Asker, project: &Project) -> Result<Repl
     let state_dirs = project.overlay.store().dirs().outside(&project.path);
     let state_dirs = state_dirs.map_err(|err| failed(&format!("look where state is: {err}")))?;
     let state_dirs = state_dirs.into_iter().map(DirPath).collect();
-    // From here on nothing fails that does not end it again.
+    // From here on, every failure ends the run again.
     let Some(run) = project.overlay.run_begun(asker.pid, asker.uid, &name).map_err(unrecorded)? else {
         let message = format!("{} is ending, or has a run of yours already", project.path.display());
         return Err(ErrorBody::new(ErrorCode::Busy, message));
@@ -80,19 +80,19 @@ fn already_in_run(asker: &Asker, project: &Project) -> String {
     }
 }
 
-/// Whoever delivers the answer ends the daemon if it was the last.
+/// Ends the asker's run. If it was the last, the deliverer of the answer ends the daemon.
 pub fn leave(asker: &Asker, project: &Project) -> Result<Reply> {
     let ends_with_last = mounted(Op::Leave, project)?.keeper.is_some();
     Ok(Reply::Leave(LeaveReply { last: leave_run(&project.overlay, asker.pid, ends_with_last)? }))
 }
 
-/// Whether programs of a run see the mounts that we see, or may do so.
+/// Whether the run's programs see the mounts of the daemon's namespace, or may see them.
 pub fn is_among_us(run: &Run) -> bool {
     let is_elsewhere = |pid| same_namespace(pid, Kind::Mount) == Some(false);
     !process::children(run.runner).into_iter().all(is_elsewhere)
 }
 
-/// Whether it was the last, and nobody can begin another.
+/// Returns whether this was the last run and no other can begin.
 fn leave_run(overlay: &Overlay, runner: u32, ends_with_last: bool) -> Result<bool> {
     let ended = overlay.run_ended(runner).map_err(unrecorded)?;
     Ok(ended && ends_with_last && overlay.runs().close_if_none())

@@ -1,4 +1,4 @@
-//! One request, one response.
+//! Turns one request into one response.
 
 use std::time::Duration;
 
@@ -21,17 +21,17 @@ use crate::sys::process;
 /// How long `flush` and `unmount` wait for writers unless told otherwise. Long enough for a build to finish a file,
 /// short enough that a person does not take it for a hang.
 const WRITERS_WAIT: Duration = Duration::from_secs(10);
-/// How long they wait at most, whatever is asked for: no writer is waited for longer than a day, and no clock ends before.
+/// The longest they wait, whatever is asked for: far longer than any writer takes, and far from where a clock overflows.
 const WRITERS_WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How long `events` waits at most for one to happen. Then the asker asks again, and who has gone holds no thread of ours.
+/// The longest that `events` waits. The asker then asks again, so one that has gone does not keep a thread.
 const EVENT_WAIT_MAX: Duration = Duration::from_secs(30);
-/// Events that one answer tells at most, where they fit: some 2 MiB of the 8, unless paths are long.
+/// The most events in one answer, if they fit: some 2 MiB of the 8, unless paths are long.
 const EVENTS_MAX: u64 = 2000;
 
 type Result<T> = std::result::Result<T, ErrorBody>;
 
-/// An answer, and what it means that it has been delivered.
+/// An answer, and the receipt to be noted once it has been delivered.
 #[must_use]
 pub struct Served {
     pub response: Response,
@@ -48,7 +48,7 @@ pub fn serve(request: &Request, asker: &Asker, project: &Project) -> Served {
     }
 }
 
-/// What is read-only, by its mount or after a fault, has nothing landed or dropped; it can still be unmounted.
+/// On a read-only project, by mount option or after a fault, nothing can be landed or dropped; it can still be unmounted.
 fn check_writable(request: &Request, project: &Project) -> Result<()> {
     let acts = match request.op {
         Op::Confirm | Op::Discard | Op::Rollback | Op::Undo | Op::Patch => true,
@@ -154,7 +154,7 @@ fn events(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> 
     let since = request.since.unwrap_or_default();
     let limit = request.limit.unwrap_or(EVENTS_MAX).min(EVENTS_MAX);
     let store = project.overlay.store();
-    // Before and after: what comes between is not let go either.
+    // Noted before and after reading, so that events that come in between are not purged either.
     let note = |told| {
         if request.wait {
             store.note_follower((asker.pid, asker.uid), since, told)
@@ -178,7 +178,7 @@ fn external(request: &Request, project: &Project) -> Result<Reply> {
     Ok(Reply::External(ExternalReply { external: page.entries, next: page.next }))
 }
 
-/// Works on the mounted project while programs go on, and on a state directory that recovery has just put right.
+/// Works on a mounted project while programs go on, and on a state directory that recovery has just repaired.
 fn fsck(request: &Request, project: &Project) -> Result<Reply> {
     let (faults, checked) = project
         .overlay
@@ -218,12 +218,12 @@ fn flush(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> {
     Ok(Reply::Flush(FlushReply { outcomes, more: 0, writers: project.overlay.unjudged() }))
 }
 
-/// As long as was asked for, if anything was.
+/// The time that the request sets, if any.
 fn writers_wait(request: &Request) -> Option<Duration> {
     request.timeout_seconds.map(|seconds| Duration::from_secs(seconds).min(WRITERS_WAIT_MAX))
 }
 
-/// Does everything but the unmounting itself, which whoever delivers this answer asks for afterwards.
+/// Does everything but the unmounting itself: the deliverer of this answer asks for that afterwards.
 fn unmount(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> {
     if project.mounted.is_none() {
         let message = format!("{} is not mounted", project.path.display());
@@ -237,11 +237,11 @@ fn unmount(request: &Request, asker: &Asker, project: &Project) -> Result<Reply>
     let removed = answers::removed(project);
     let mut held = if removed.is_lost { Vec::new() } else { answers::all_held(project)? };
     if request.dry_run {
-        // What would be confirmed or discarded would wait no more.
+        // Changes that would be confirmed or discarded would no longer wait.
         held.retain(|held| outcomes.iter().all(|outcome| outcome.id.as_ref() != Some(&held.id)));
     }
     let held_count = held.len() as u64;
-    // Nobody is there to be asked for the next page.
+    // After the unmount nobody is left to ask for the next page.
     let held = page(held, 0, None).entries;
     let notices = removed.told.into_iter().collect();
     if request.force && !request.dry_run {
@@ -250,11 +250,12 @@ fn unmount(request: &Request, asker: &Asker, project: &Project) -> Result<Reply>
     Ok(Reply::Unmount(UnmountReply { outcomes, more: 0, held, held_count, notices, dry_run: request.dry_run }))
 }
 
-/// Their programs would lose the view under their feet. By force it is shut to them, for it lies over the project in
-/// namespaces of their own; who is in ours (an ordinary user's run beside a mount) would find the project in its place.
+/// A run's programs would lose the view under their feet. `force` shuts it to them, as it lies over the
+/// project in their own namespaces; a run in the daemon's namespace (an ordinary user's beside a mount) would
+/// find the project there instead.
 fn check_nobody_runs(request: &Request, project: &Project) -> Result<()> {
     let runs = project.overlay.runs().live();
-    // Of the view of runs alone nobody is, but who serves it may be a child of who began the first.
+    // With a runs-only view no run is among us, but this daemon may be a child of the first runner and look like one.
     let has_own_view = project.mounted.as_ref().is_some_and(|mounted| mounted.keeper.is_some());
     let among_us = runs.iter().find(|run| !has_own_view && runs::is_among_us(run));
     let (run, way_out) = match (among_us, runs.first()) {

@@ -15,20 +15,20 @@ use crate::protocol::{CONTROL_SOCKET, ErrorBody, ErrorCode, REQUEST_BYTES_MAX, R
 use crate::store::{self, Context, Store};
 use crate::sys::thread;
 
-/// Connections at once, each with a thread.
+/// The most connections at once, each with a thread.
 const CONNECTIONS_MAX: usize = 32;
 
-/// How long a connection may be silent, or not read its answer. Longer than a person thinks about `[y/N]`.
+/// How long a connection may stay silent or leave its answer unread. Longer than a person thinks about `[y/N]`.
 const SILENCE_MAX: Duration = Duration::from_secs(15 * 60);
 
-/// A listener, and its name in the file system, which goes with this value. Connections end with the process.
+/// A listener, and its name in the file system, which goes when this is dropped. Connections end with the process.
 pub struct Socket {
     directory: OwnedFd,
     listener: UnixListener,
 }
 
 impl Socket {
-    /// Whoever connects waits until [`Self::answer`].
+    /// Connections that come in wait until [`Self::answer`].
     pub fn open(store: &Store) -> store::Result<Self> {
         let doing = || "open the control socket".to_owned();
         let directory = store.dirs().state().try_clone_to_owned().doing(doing)?;
@@ -36,7 +36,7 @@ impl Socket {
         Ok(Self { directory, listener })
     }
 
-    /// From now on, on threads of its own.
+    /// Starts answering, on threads of its own.
     pub fn answer(&self, project: Arc<Project>) -> io::Result<()> {
         let listener = self.listener.try_clone()?;
         thread::start("control-socket", move || accept_all(&listener, &project)).map(|_detached| ())
@@ -53,9 +53,9 @@ impl Drop for Socket {
 
 fn listen(directory: &OwnedFd) -> io::Result<UnixListener> {
     remove(directory)?;
-    // The descriptor makes a short name, for a socket's path has 107 bytes, and one that no mount covers.
+    // By the descriptor: that keeps the path within a socket's limit of 107 bytes, and no mount can cover it.
     let listener = UnixListener::bind(format!("/proc/self/fd/{}/{CONTROL_SOCKET}", directory.as_raw_fd()))?;
-    // Whoever may not change anything may not enter the directory either; nobody else needs to.
+    // An asker who may not enter the directory could not change anything either; nobody else needs to connect.
     rustix::fs::chmodat(directory, CONTROL_SOCKET, Mode::RUSR | Mode::WUSR, AtFlags::empty())?;
     Ok(listener)
 }
@@ -73,7 +73,7 @@ fn accept_all(listener: &UnixListener, project: &Arc<Project>) {
         let accepted = stream.and_then(|stream| accept(stream, project, &connections));
         if let Err(err) = accepted {
             log::warn!("a connection to {CONTROL_SOCKET}: {err}");
-            // Out of descriptors or threads: others have to end first, and asking at once would only burn time.
+            // Out of descriptors or threads: others have to end first, and retrying at once would only burn time.
             std::thread::sleep(Duration::from_millis(100));
         }
     }
@@ -101,7 +101,7 @@ fn accept(stream: UnixStream, project: &Arc<Project>, connections: &Arc<AtomicUs
     Ok(())
 }
 
-/// A line of request, a line of answer, until the peer has enough.
+/// Reads a line of request and writes a line of answer, until the peer has enough.
 fn converse(stream: &UnixStream, project: &Project) -> io::Result<()> {
     let asker = peer(stream, project)?;
     let mut requests = BufReader::new(stream);

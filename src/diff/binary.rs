@@ -1,13 +1,13 @@
-//! Content that is no text, as git writes it in a patch: compressed, and in base 85 by git's digits (`base85.c`).
+//! Content that is not text, as git writes it in a patch: compressed, and in base 85 with git's digits (`base85.c`).
 
 use zlib_rs::{DeflateConfig, ReturnCode, compress_bound, compress_slice};
 
 const DIGITS: &[u8; 85] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~";
 
-/// What one line has of it: as many as the letter in front of it can say.
+/// The bytes on one line: as many as the letter in front of it can express.
 const LINE_BYTES: usize = 52;
 
-/// The new content, and the old one for who takes the patch back.
+/// Contains the new content, and the old one for reversing the patch.
 pub(super) fn binary_patch(old: &[u8], new: &[u8]) -> Vec<u8> {
     [b"GIT binary patch\n", literal(new).as_slice(), b"\n", &literal(old), b"\n"].concat()
 }
@@ -37,7 +37,7 @@ fn length_letter(bytes: usize) -> u8 {
     if bytes <= 26 { b'A' + bytes - 1 } else { b'a' + bytes - 27 }
 }
 
-/// Four bytes, with zeros behind those that there are.
+/// Encodes up to four bytes, padded with zeros.
 fn in_base_85(bytes: &[u8]) -> [u8; 5] {
     let mut four = [0; 4];
     four[..bytes.len()].copy_from_slice(bytes);

@@ -1,13 +1,13 @@
-//! With which of its versions each line of a content came.
+//! Tells which version of a content each of its lines came with.
 //!
-//! Versions are given one after the other, the oldest first, and only the last is kept: a history is as long as it likes.
-//! A line that a version has from the one before keeps what it came with; by the same edit script as everywhere, so that
-//! what a diff shows as inserted is what is told to have come then.
+//! Versions are passed in one by one, the oldest first, and only the last is kept, so a history may be of any length. A
+//! line that a version shares with the one before keeps its origin. The edit script is the same as everywhere, so lines
+//! that a diff shows as inserted are attributed to that version.
 
 use super::lines::Lines;
 use super::script;
 
-/// A content, and with what each of its lines came.
+/// A content, and the origin of each of its lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blame<T> {
     content: Vec<u8>,
@@ -16,13 +16,13 @@ pub struct Blame<T> {
 }
 
 impl<T: Copy> Blame<T> {
-    /// All lines of the oldest version came with `origin`, or before it.
+    /// Takes the oldest version: all its lines came with `origin`, or before it.
     pub fn begin(content: Vec<u8>, origin: T) -> Self {
         let came_with = vec![origin; Lines::of(&content).len()];
         Self { content, came_with }
     }
 
-    /// The next version: what is new in it came with `origin`.
+    /// Takes the next version: the lines that are new in it came with `origin`.
     pub fn then(self, content: Vec<u8>, origin: T) -> Self {
         let (old, new) = (Lines::of(&self.content), Lines::of(&content));
         let mut came_with = Vec::with_capacity(new.len());
@@ -36,7 +36,7 @@ impl<T: Copy> Blame<T> {
         Self { content, came_with }
     }
 
-    /// Each line of the last version, with its newline if it has one.
+    /// Returns each line of the last version, with its newline if it has one.
     pub fn lines(&self) -> impl Iterator<Item = (&[u8], T)> {
         let lines = Lines::of(&self.content);
         let lines: Vec<&[u8]> = lines.iter(0..lines.len()).collect();

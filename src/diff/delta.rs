@@ -1,14 +1,14 @@
-//! What somebody is sent who has an earlier version of a text: nothing, the difference, or the whole again.
+//! What to send a reader who has an earlier version of a text: nothing, the difference, or the whole text again.
 
 use super::hunks::hunks;
 use super::side::{Side, classify};
 use super::unified::{FileContent, FileDiff, FileSide, Unreadable, unified};
 use crate::model::RelPath;
 
-/// More pieces than this are harder to put together than the text is to read again (SPEC §16).
+/// More pieces than this are harder to put together than rereading the text (SPEC §16).
 pub const DELTA_HUNKS_MAX: usize = 6;
 
-/// The part of the new text, in hundredths, that a difference may be as long as (SPEC §16).
+/// The most that a difference may be long, in percent of the new text (SPEC §16).
 pub const DELTA_PERCENT_MAX: u128 = 40;
 
 /// What to send.
@@ -20,7 +20,7 @@ pub enum Delta {
     Whole,
 }
 
-/// `old` is what the reader has. What is not text is sent as a whole.
+/// `old` is what the reader has. Content that is not text is sent as a whole.
 pub fn delta(path: &RelPath, old: &[u8], new: &[u8]) -> Delta {
     if old == new {
         return Delta::Same;

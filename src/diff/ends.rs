@@ -1,18 +1,18 @@
-//! What two contents have in common at their beginning and at their end.
+//! The common beginning and end of two contents.
 //!
-//! Compared a block at a time, as the processor compares memory: most of a saved file is as it was, and each save looks.
+//! Compares block by block, at the speed of memory: most of a saved file is unchanged, and every save is compared.
 
-/// Small enough that the last, unequal block is no work to look through byte by byte.
+/// Small enough that searching the first unequal block byte by byte costs nothing.
 const BLOCK_BYTES: usize = 64;
 
-/// How many bytes both begin with.
+/// Returns how many bytes both begin with.
 pub fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     let blocks = a.chunks_exact(BLOCK_BYTES).zip(b.chunks_exact(BLOCK_BYTES));
     let equal = BLOCK_BYTES * blocks.take_while(|(a, b)| a == b).count();
     equal + a[equal..].iter().zip(&b[equal..]).take_while(|(a, b)| a == b).count()
 }
 
-/// How many bytes both end with.
+/// Returns how many bytes both end with.
 pub fn common_suffix(a: &[u8], b: &[u8]) -> usize {
     let blocks = a.rchunks_exact(BLOCK_BYTES).zip(b.rchunks_exact(BLOCK_BYTES));
     let equal = BLOCK_BYTES * blocks.take_while(|(a, b)| a == b).count();

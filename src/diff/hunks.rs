@@ -17,7 +17,7 @@ pub struct Hunk {
     pub old_lines: usize,
     pub new_start: usize,
     pub new_lines: usize,
-    /// What changes within, without context. Never empty.
+    /// The changes within the hunk, without context. Never empty.
     pub edits: Vec<Edit>,
 }
 
@@ -32,8 +32,8 @@ pub fn hunks(old: &[u8], new: &[u8]) -> Vec<Hunk> {
     hunks_of(&Lines::of(old), &Lines::of(new))
 }
 
-/// The old content with the hunks of these numbers applied: none gives `old`, all give `new`. Order and repetition of
-/// the numbers do not matter.
+/// Returns the old content with only the hunks of these numbers applied: no hunks give `old`, all give `new`. Order and
+/// repetition of the numbers do not matter.
 pub fn apply_hunks(old: &[u8], new: &[u8], numbers: &[usize]) -> Result<Vec<u8>, NoSuchHunk> {
     let (old, new) = (Lines::of(old), Lines::of(new));
     let hunks = hunks_of(&old, &new);
@@ -85,7 +85,7 @@ fn hunk(old_len: usize, number: usize, edits: &[Edit]) -> Hunk {
 }
 
 impl Hunk {
-    /// The old lines it shows, as indices from 0.
+    /// The old lines that the hunk shows, as indices from 0.
     pub(super) fn old_range(&self) -> Range<usize> {
         let start = self.old_start - usize::from(self.old_lines > 0);
         start..start + self.old_lines

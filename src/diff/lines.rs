@@ -1,4 +1,4 @@
-//! A content cut into lines. A line ends at `\n` only and keeps it; the last may lack it (SPEC §5).
+//! Content split into lines. A line ends at `\n` only, which belongs to it; the last may lack it (SPEC §5).
 
 use std::ops::Range;
 
@@ -27,7 +27,7 @@ impl<'a> Lines<'a> {
         self.span(index..index + 1)
     }
 
-    /// The bytes of several lines in a row.
+    /// The bytes of consecutive lines.
     pub fn span(&self, lines: Range<usize>) -> &'a [u8] {
         &self.bytes[self.starts[lines.start]..self.starts[lines.end]]
     }

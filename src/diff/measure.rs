@@ -1,39 +1,39 @@
-//! The facts a verdict about size is made of. Knows no limits that a user can set.
+//! The facts that a verdict about size is based on. Knows no limits that a user can set.
 
 use super::ends::{common_prefix, common_suffix};
 use super::hunks::in_hunks;
 use super::lines::Lines;
 use super::script::{self, Edit};
 
-/// How much a change changes. Lines end at `\n` only; a modified line is one insertion and one deletion.
+/// The size of a change. Lines end at `\n` only; a modified line is one insertion and one deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measure {
     pub insertions: u64,
     pub deletions: u64,
     pub old_lines: u64,
     pub new_lines: u64,
-    /// For each run of changed lines, what is left of it without the prefix and suffix its two sides have in common,
-    /// the larger side; summed. So one word in a giant line counts as a word.
+    /// Sums up, for each run of changed lines, the larger side's bytes without the prefix and suffix that both sides
+    /// share. So one changed word in a giant line counts as a word.
     pub changed_bytes: u64,
-    /// Bytes of the old content, as the line ratio is over old lines.
+    /// Bytes of the old content: what `changed_bytes` is compared with, as changed lines are with `old_lines`.
     pub total_bytes: u64,
-    /// In how many parts a person can decide. Unknown where the search gave up: what is shown then is found otherwise.
+    /// How many parts a person can decide about. Unknown if the search gave up: the hunks shown are then found otherwise.
     pub hunks: Option<u64>,
-    /// The search gave up: the file counts as wholly changed, though it may share lines.
+    /// The search gave up: the file counts as wholly changed, though the two sides may share lines.
     pub bounded: bool,
 }
 
-/// What a person is told of a change's size.
+/// The size of a change as shown to people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
     pub insertions: u64,
     pub deletions: u64,
-    /// Lines modified: as many as were both deleted and inserted (SPEC §5).
+    /// Lines modified: the smaller of insertions and deletions (SPEC §5).
     pub modified: u64,
 }
 
-/// Measures exactly, by a shortest edit script, or as wholly changed past a bound on the work (see `script.rs`). Depends
-/// on nothing but the two contents.
+/// Measures exactly, by a shortest edit script, or counts everything as changed past a bound on the work (see
+/// `script.rs`). Depends on nothing but the two contents.
 pub fn measure(old: &[u8], new: &[u8]) -> Measure {
     let (old_lines, new_lines) = (Lines::of(old), Lines::of(new));
     match script::exact(&old_lines, &new_lines) {
@@ -67,7 +67,7 @@ fn changed_bytes(old: &Lines, new: &Lines, edit: &Edit) -> u64 {
 }
 
 impl Measure {
-    /// Lines inserted and deleted: what floor, ceiling and ratio are compared with.
+    /// Lines inserted plus lines deleted: the number compared with floor, ceiling and ratio.
     pub fn changed(&self) -> u64 {
         self.insertions + self.deletions
     }

@@ -1,4 +1,4 @@
-//! Three-way merge by lines. Edits that overlap or touch conflict unless both sides made the same, as in git.
+//! Three-way merge by lines. Edits that overlap or touch conflict unless both sides made the same edit, as in git.
 
 use super::lines::Lines;
 use super::script::{self, Edit};
@@ -7,14 +7,14 @@ use std::ops::Range;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Merge {
     Clean(Vec<u8>),
-    /// The places that conflict, for a person to read: line of `ours`, then both versions and the base between markers.
+    /// The conflicting places, for people: the line in `ours`, then both versions and the base between markers.
     Conflict {
         hunks: String,
     },
 }
 
-/// Brings what `theirs` made of `base` together with what `ours` made of it. In a confirm, `ours` is the project as it
-/// is now and `theirs` the held content (SPEC §9).
+/// Merges the changes that `ours` and `theirs` each made to `base`. In a confirm, `ours` is the project as it is now and
+/// `theirs` the held content (SPEC §9).
 pub fn merge(base: &[u8], ours: &[u8], theirs: &[u8]) -> Merge {
     if ours == theirs || base == theirs {
         return Merge::Clean(ours.to_vec());
@@ -70,7 +70,7 @@ impl Sides<'_> {
         touched.into_iter().map(region).collect()
     }
 
-    /// What the region becomes: the one side that changed it, or what both made of it alike.
+    /// Returns the region's merged content: that of the one side that changed it, or what both made of it alike.
     fn resolve(&self, region: &Region) -> Option<&[u8]> {
         let base = self.base.span(region.base.clone());
         let ours = self.ours.span(region.ours.clone());
@@ -111,10 +111,10 @@ fn join(above: &mut Range<usize>, below: &Range<usize>) -> bool {
     meets
 }
 
-/// Follows one side's edits down the base and tells where base lines have gone. Asked from the top to the bottom.
+/// Maps base lines to the lines of one side, by that side's edits. Must be asked in ascending order.
 struct Follower<'a> {
     edits: std::iter::Peekable<std::slice::Iter<'a, Edit>>,
-    /// How far the base and the side have been told, past the last edit.
+    /// How far base and side have been mapped, past the last edit.
     base: usize,
     side: usize,
 }
@@ -124,7 +124,7 @@ impl<'a> Follower<'a> {
         Self { edits: edits.iter().peekable(), base: 0, side: 0 }
     }
 
-    /// The side's lines for a run of base lines that cuts through no edit.
+    /// Returns the side's lines for a run of base lines that cuts through no edit.
     fn image(&mut self, base: &Range<usize>) -> Range<usize> {
         let start = self.side + (base.start - self.base);
         while let Some(edit) = self.edits.next_if(|edit| edit.old.end <= base.end) {

@@ -1,9 +1,9 @@
 //! Compares contents: bytes in, numbers or text out.
 //!
-//! Begin with [`measure`] (what a verdict is made of), [`hunks`] (what a person confirms one by one), [`unified`] (what
-//! a person reads), [`merge`] and [`Blame`]. All five stand on one edit script (`script.rs`), so their numbers agree.
-//! [`delta`] is what a reader is sent who has an earlier version, [`apply_anchored`] what a patch makes of a file. Nothing
-//! here does I/O, reads a clock or knows a limit that a user can set.
+//! Begin with [`measure`] (the basis of a verdict), [`hunks`] (what a person confirms one by one), [`unified`] (what a
+//! person reads), [`merge`] and [`Blame`]. All five use one edit script (`script.rs`), so their numbers agree. [`delta`]
+//! is what a reader with an earlier version is sent, [`apply_anchored`] applies a patch. Nothing here does I/O, reads a
+//! clock or knows a limit that a user can set.
 
 mod binary;
 mod blame;

@@ -1,7 +1,7 @@
-//! Anchored replacement: exact text, in exact surroundings, exactly so often, or nothing (SPEC §16).
+//! Anchored replacement: exact text in exact surroundings, exactly as often as stated, or nothing (SPEC §16).
 //!
-//! All hunks are found in the content as it is, so their order does not matter. Nothing is ever applied where it nearly
-//! fits; a refusal shows the places that its author may have meant, and those are the only guesses made here.
+//! All hunks are located in the original content, so their order does not matter. A hunk that fits only nearly is never
+//! applied; a refusal shows the places that its author may have meant, and those are the only guesses made here.
 
 use memchr::memmem;
 use std::ops::Range;
@@ -16,7 +16,7 @@ pub struct Anchored<'a> {
     pub matches: usize,
 }
 
-/// Why a content stays as it is. Hunks are numbered from 1; `near` is for people.
+/// Why a patch was refused. Hunks are numbered from 1; `near` is for people.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unpatched {
     #[error("hunk {hunk} has no left, no old and no right: there is nothing to find it by")]
@@ -29,29 +29,29 @@ pub enum Unpatched {
     Overlap { first: usize, second: usize },
 }
 
-/// Places that are counted beyond those that were asked for; past these a count says no more.
+/// How many places are counted beyond those asked for; a higher count would say no more.
 const COUNTED_BEYOND: usize = 100;
 
-/// Places that an excerpt is shown of.
+/// How many places are shown in an excerpt.
 const EXCERPTS_MAX: usize = 3;
-/// Lines around a place, and of an excerpt in all.
+/// Lines shown around a place, and lines of an excerpt in all.
 const AROUND: usize = 2;
 const EXCERPT_LINES_MAX: usize = 8;
-/// Bytes of a line that an excerpt shows.
+/// How many bytes of a line an excerpt shows.
 const EXCERPT_LINE_BYTES_MAX: usize = 120;
 
 fn places(found: usize, is_all: bool) -> String {
     if is_all { found.to_string() } else { format!("more than {}", found - 1) }
 }
 
-/// One place that is to be replaced.
+/// One place to be replaced.
 struct Place<'a> {
     range: Range<usize>,
     new: &'a [u8],
     hunk: usize,
 }
 
-/// The content with all hunks applied.
+/// Returns the content with all hunks applied.
 pub fn apply_anchored(content: &[u8], hunks: &[Anchored]) -> Result<Vec<u8>, Unpatched> {
     let mut places = Vec::new();
     for (hunk, number) in hunks.iter().zip(1..) {
@@ -73,7 +73,7 @@ pub fn apply_anchored(content: &[u8], hunks: &[Anchored]) -> Result<Vec<u8>, Unp
     Ok(out)
 }
 
-/// Of two insertions at one place nobody could say which comes first.
+/// Two insertions at one place overlap as well: their order would be a guess.
 fn is_overlap(before: &Place, after: &Place) -> bool {
     after.range.start < before.range.end || after.range.start == before.range.start
 }
@@ -100,7 +100,7 @@ fn find<'a>(content: &[u8], hunk: &Anchored<'a>, number: usize) -> Result<Vec<Pl
     Ok(found.into_iter().map(place).collect())
 }
 
-/// Where `anchor` begins, overlapping occurrences too: a place that could be meant is a place.
+/// Returns where `anchor` begins. Overlapping occurrences count too: each may be the place that was meant.
 fn occurrences(content: &[u8], anchor: &[u8], max: usize) -> Vec<usize> {
     let finder = memmem::Finder::new(anchor);
     let mut found = Vec::new();
@@ -114,7 +114,7 @@ fn occurrences(content: &[u8], anchor: &[u8], max: usize) -> Vec<usize> {
     found
 }
 
-/// What may have been meant by an anchor that is nowhere.
+/// Shows what may have been meant by an anchor that matches nowhere.
 fn nearby(content: &[u8], hunk: &Anchored, anchor: &[u8]) -> String {
     if !hunk.old.is_empty() && hunk.old.len() < anchor.len() {
         let bare = occurrences(content, hunk.old, EXCERPTS_MAX);
@@ -133,10 +133,10 @@ fn nearby(content: &[u8], hunk: &Anchored, anchor: &[u8]) -> String {
     }
 }
 
-/// Lines that are compared for such a guess; whoever makes a patch of nothing but alike lines goes without.
+/// The most lines compared for such a guess. A patch and file of nothing but similar lines may end without one.
 const LINES_COMPARED_MAX: usize = 10_000_000;
 
-/// Where lines stand that differ from those of `text` in nothing but white space.
+/// Returns where lines stand that differ from those of `text` only in white space.
 fn like_but_for_space(content: &[u8], text: &[u8]) -> Vec<usize> {
     let bare = |line: &[u8]| line.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect::<Vec<u8>>();
     let wanted: Vec<Vec<u8>> = lines(text).map(|(_, line)| bare(line)).collect();
@@ -153,7 +153,7 @@ fn like_but_for_space(content: &[u8], text: &[u8]) -> Vec<usize> {
     there.windows(wanted.len()).filter(is_like).map(|window| window[0].0).take(EXCERPTS_MAX).collect()
 }
 
-/// Where the first line stands that has most of the longest line of `text` at its beginning and end, if that is half of it.
+/// Returns the first line that shares most of `text`'s longest line, from both ends, if that is at least half of it.
 fn most_alike(content: &[u8], text: &[u8]) -> Option<usize> {
     let wanted = lines(text).map(|(_, line)| line.trim_ascii()).max_by_key(|line| line.len())?;
     let alike = |line: &[u8]| {
@@ -168,7 +168,7 @@ fn most_alike(content: &[u8], text: &[u8]) -> Option<usize> {
     (shared > 0 && shared * 2 >= wanted.len()).then_some(at)
 }
 
-/// Each line with where it begins.
+/// Each line with its offset.
 fn lines(bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     bytes.split_inclusive(|byte| *byte == b'\n').scan(0, |at, line| {
         let start = *at;

@@ -1,6 +1,6 @@
 //! File names as git writes them in diff headers, so that `git apply` reads them back byte for byte.
 
-/// The name as it is, or in double quotes with C escapes if it has bytes that git would quote (`core.quotePath`).
+/// Returns the name as it is, or in double quotes with C escapes if it has bytes that git would quote (`core.quotePath`).
 pub fn quote_path(path: &[u8]) -> Vec<u8> {
     let escaped: Vec<u8> = path.iter().flat_map(|&byte| escape(byte)).collect();
     if escaped == path { escaped } else { [b"\"", escaped.as_slice(), b"\""].concat() }

@@ -1,26 +1,26 @@
-//! The edit script between two contents: which runs of lines make way for which.
+//! The edit script between two contents: which runs of lines replace which.
 //!
-//! A shortest one, found by E. W. Myers, "An O(ND) Difference Algorithm and Its Variations" (1986), so that the count
-//! which decides a verdict depends on no library's heuristics. Before the search, lines that only one side has are set
-//! aside: they are in no common subsequence, so the result stays exact, and files that share little cost little.
+//! It is a shortest one, found by E. W. Myers, "An O(ND) Difference Algorithm and Its Variations" (1986), so that the
+//! count that decides a verdict depends on no library's heuristics. Lines that only one side has are set aside before the
+//! search: they are in no common subsequence, so the result stays exact, and files that share little cost little.
 //!
 //! The search is bounded by counting its steps, never by a clock. Past the bound [`exact`] gives up, the verdict counts
-//! the file as wholly changed, and [`readable`] asks `similar`, which
-//! is faster there by being less exact, or past a further bound replaces the whole.
+//! the file as wholly changed, and [`readable`] asks `similar`, which is faster there because it is less exact. Past a
+//! further bound it replaces the whole content.
 
 use super::lines::Lines;
 use foldhash::{HashMap, HashMapExt};
 use std::ops::Range;
 
-/// A run of old lines that makes way for a run of new ones, as indices from 0. One of them may be empty, not both.
+/// A run of old lines replaced by a run of new ones, as indices from 0. One of them may be empty, not both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edit {
     pub old: Range<usize>,
     pub new: Range<usize>,
 }
 
-/// The most edits the search follows, among the lines that both sides have. Twenty-five times the default ceiling; the
-/// search keeps half the square of it in memory, four bytes each (8 MiB), for as long as it runs.
+/// The most edits the search follows, among the lines that both sides have. Twenty-five times the default ceiling; while
+/// it runs, the search keeps half the square of this in memory, four bytes each (8 MiB).
 pub(super) const EDITS_MAX: usize = 2_048;
 
 /// The most steps (diagonals tried and lines compared): enough to follow [`EDITS_MAX`] edits, unless long runs of equal
@@ -31,7 +31,7 @@ const STEPS_MAX: usize = 3_000_000;
 /// at 200 000 shuffled lines. Past this the whole file is one replacement; nobody reads such a diff by eye.
 const APPROXIMATE_LINES_MAX: usize = 50_000;
 
-/// A shortest script, or `None` past the bound.
+/// Returns a shortest script, or `None` past the bound.
 pub(super) fn exact(old: &Lines, new: &Lines) -> Option<Vec<Edit>> {
     let (old_middle, new_middle) = strip_common_ends(old, new);
     let (old_shared, new_shared) = shared_lines(old, old_middle.clone(), new, new_middle.clone());
@@ -40,14 +40,14 @@ pub(super) fn exact(old: &Lines, new: &Lines) -> Option<Vec<Edit>> {
     Some(slide(old, new, edits_between(kept, old_middle, new_middle)))
 }
 
-/// A script for a person to read: the exact one, or past the bound one that is merely good.
+/// Returns a script for people to read: the exact one, or past the bound an approximate one.
 pub(super) fn readable(old: &Lines, new: &Lines) -> Vec<Edit> {
     exact(old, new).unwrap_or_else(|| {
         if old.len() + new.len() <= APPROXIMATE_LINES_MAX { approximate(old, new) } else { whole(old, new) }
     })
 }
 
-/// All lines of one side for all of the other.
+/// Replaces all lines of one side by all of the other.
 pub(super) fn whole(old: &Lines, new: &Lines) -> Vec<Edit> {
     edits_between(std::iter::empty(), 0..old.len(), 0..new.len())
 }
@@ -69,12 +69,12 @@ fn strip_common_ends(old: &Lines, new: &Lines) -> (Range<usize>, Range<usize>) {
     (start..old.len() - end, start..new.len() - end)
 }
 
-/// How many lines are the same, from the first on.
+/// How many lines are equal, from the first on.
 fn common_run<'a>(old: impl Iterator<Item = &'a [u8]>, new: impl Iterator<Item = &'a [u8]>) -> usize {
     old.zip(new).take_while(|(old, new)| old == new).count()
 }
 
-/// The lines of one side that the other has too: numbers that are equal where lines are, and where each came from.
+/// The lines of one side that the other has too: ids, equal where lines are, and the index each line came from.
 struct Shared {
     ids: Vec<u32>,
     at: Vec<usize>,
@@ -100,7 +100,7 @@ fn shared_lines(old: &Lines, old_middle: Range<usize>, new: &Lines, new_middle: 
     (Shared { ids: old_ids, at: old_at }, new_shared)
 }
 
-/// The pairs of a longest common subsequence, in order, or `None` past the bound.
+/// Returns the pairs of a longest common subsequence, in order, or `None` past the bound.
 fn search(old: &[u32], new: &[u32]) -> Option<Vec<(usize, usize)>> {
     if old.len().abs_diff(new.len()) > EDITS_MAX {
         return None;
@@ -140,7 +140,7 @@ fn run_length(old: &[u32], new: &[u32], x: usize, y: usize) -> usize {
     run
 }
 
-/// How far into the old side (`x`) each diagonal gets with so many edits.
+/// How far into the old side (`x`) each diagonal gets with a given number of edits.
 ///
 /// Invariant: row `d` (after `d` edits) has `d + 1` entries; entry `i` is the diagonal `x - y = 2 i - d`. Each row stands
 /// between two [`NOWHERE`], and above the first is an empty one, so that every entry has two neighbours above it.
@@ -151,8 +151,8 @@ struct Reach {
 /// Loses against every real entry, and a deletion from it arrives at 0.
 const NOWHERE: i32 = -1;
 
-/// Where a diagonal is entered: by a deletion from the neighbour on the left or an insertion from that on the right,
-/// whichever gets further.
+/// Where a path enters a diagonal: by a deletion from the left neighbour or an insertion from the right
+/// one, whichever gets further.
 fn arrive(&[left, right]: &[i32; 2]) -> usize {
     (left + 1).max(right) as usize
 }
@@ -167,7 +167,7 @@ impl Reach {
         &self.rows[d]
     }
 
-    /// The pairs kept on the way to the end of diagonal `i` of row `d`.
+    /// Returns the pairs kept on the way to the end of diagonal `i` of row `d`.
     fn walk_back(&self, mut d: usize, mut i: usize) -> Vec<(usize, usize)> {
         let mut kept = Vec::new();
         loop {
@@ -185,7 +185,7 @@ impl Reach {
     }
 }
 
-/// What lies between the kept pairs.
+/// Returns what lies between the kept pairs.
 fn edits_between(
     kept: impl Iterator<Item = (usize, usize)>,
     old_middle: Range<usize>,
@@ -202,10 +202,10 @@ fn edits_between(
     edits
 }
 
-/// Moves pure insertions and deletions down as far as equal lines allow, and joins those that meet: the same counts in
-/// fewer places, and an added function begins at its own first line, as in git.
+/// Moves pure insertions and deletions down as far as equal lines allow, and joins those that meet. The counts stay the
+/// same in fewer places, and an added function begins at its own first line, as in git.
 fn slide(old: &Lines, new: &Lines, edits: Vec<Edit>) -> Vec<Edit> {
-    // Collected from the last to the first, because each may meet the one below it.
+    // Collected from last to first, because each may meet the one below it.
     let mut slid: Vec<Edit> = Vec::with_capacity(edits.len());
     for mut edit in edits.into_iter().rev() {
         loop {

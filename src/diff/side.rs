@@ -1,4 +1,4 @@
-//! What kind of content stands on one side of a change (SPEC §5).
+//! The kind of content on one side of a change (SPEC §5).
 
 /// One side of a change, as far as a line diff cares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -13,7 +13,7 @@ pub enum Side {
     Large,
 }
 
-/// Over this a content is not read for a diff (SPEC §5): 5 MiB.
+/// The most bytes of a content that is read for a diff (SPEC §5): 5 MiB.
 pub const TEXT_BYTES_MAX: u64 = 5 * 1024 * 1024;
 
 pub fn classify(content: Option<&[u8]>) -> Side {
@@ -23,7 +23,7 @@ pub fn classify(content: Option<&[u8]>) -> Side {
     }
 }
 
-/// The side if the size alone tells; `None` means that the content must be read.
+/// Returns the side if the size alone tells; `None` means that the content must be read.
 pub fn classify_size(bytes: u64) -> Option<Side> {
     (bytes > TEXT_BYTES_MAX).then_some(Side::Large)
 }

@@ -1,6 +1,6 @@
-//! The diff that a person reads and `git apply` takes: headers as git writes them, hunks as `hunks.rs` numbers them.
+//! The diff that people read and `git apply` accepts: headers as git writes them, hunks as `hunks.rs` numbers them.
 //!
-//! Bytes in, bytes out: nothing is escaped but names. What shows it on a terminal must escape it (SPEC §12).
+//! Bytes in, bytes out: only names are escaped. Code that shows the diff on a terminal must escape it (SPEC §12).
 
 use super::binary::binary_patch;
 use super::hunks::{Hunk, hunks_of};
@@ -21,14 +21,14 @@ pub struct FileDiff<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct FileSide<'a> {
     pub content: FileContent<'a>,
-    /// `st_mode`. git knows three: executable, other file, symlink.
+    /// `st_mode`. git distinguishes executables, other files and symlinks.
     pub mode: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileContent<'a> {
     Bytes(&'a [u8]),
-    /// What nobody reads for a diff.
+    /// Content too large to be read for a diff.
     Large(Digest),
 }
 
@@ -36,16 +36,16 @@ const TYPE_MASK: u32 = 0o170_000;
 const SYMLINK: u32 = 0o120_000;
 const EXECUTABLE: u32 = 0o100;
 
-/// What is shown of content that is no text.
+/// What is shown of content that is not text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unreadable {
-    /// That it differs. `git apply` refuses such a patch as a whole, unless the file goes.
+    /// Only that it differs. `git apply` refuses such a patch as a whole, unless the patch deletes the file.
     Named,
-    /// All of it, for `git apply`. What nobody reads for a diff is named still.
+    /// All of it, for `git apply`. Content too large for a diff is still only named.
     Whole,
 }
 
-/// The unified diff; empty where nothing differs. A change of type is a deletion and a creation, as in git.
+/// Returns the unified diff, empty if nothing differs. A change of type is a deletion and a creation, as in git.
 pub fn unified(file: &FileDiff, unreadable: Unreadable) -> Vec<u8> {
     match (file.old, file.new) {
         (Some(old), Some(new)) if old.is_symlink() != new.is_symlink() => {
@@ -69,7 +69,7 @@ fn render(file: &FileDiff, unreadable: Unreadable) -> Vec<u8> {
 struct Names {
     git_old: Vec<u8>,
     git_new: Vec<u8>,
-    /// As after `---` and `+++`: `/dev/null` for a side that is absent.
+    /// The names after `---` and `+++`: `/dev/null` for a side that is absent.
     old: Vec<u8>,
     new: Vec<u8>,
 }
@@ -122,15 +122,15 @@ fn unreadable_body(old: FileContent, new: FileContent, names: &Names, unreadable
     }
 }
 
-/// What git calls the content. Without such a line `git apply` takes the header for none, and leaves the file out in
-/// silence. Content that nobody reads has its SHA-256, by which git finds nothing.
+/// git's id of the content. Without an `index` line `git apply` does not recognize the header and silently skips the
+/// file. For content too large to read this is its SHA-256, by which git finds nothing.
 fn index_id(side: Option<FileSide>) -> String {
     match side.map(|side| side.content) {
         None => gix::ObjectId::null(gix::hash::Kind::Sha1).to_string(),
         Some(FileContent::Large(digest)) => digest.to_string(),
         Some(FileContent::Bytes(bytes)) => {
             let id = gix::objs::compute_hash(gix::hash::Kind::Sha1, gix::objs::Kind::Blob, bytes);
-            // Content made to collide with other content git takes no more than we do.
+            // Hashing fails only for content crafted to collide, which git refuses as well.
             id.map_or_else(|_| Digest::of(bytes).to_string(), |id| id.to_string())
         }
     }
@@ -141,7 +141,7 @@ fn end_name(name: &[u8]) -> Vec<u8> {
     if name.contains(&b' ') { [name, b"\t"].concat() } else { name.to_vec() }
 }
 
-/// `number` stands where git has the function: a person can choose by it.
+/// `number` takes the place where git names the function, so that a person can select hunks by it.
 fn render_hunk(out: &mut Vec<u8>, hunk: &Hunk, number: Option<usize>, old: &Lines, new: &Lines) {
     let (minus, plus) = (span(hunk.old_start, hunk.old_lines), span(hunk.new_start, hunk.new_lines));
     let number = number.map_or(String::new(), |number| format!(" hunk {number}"));

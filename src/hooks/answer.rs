@@ -1,10 +1,10 @@
-//! What a program says, and what is made of it: all but a clear answer means hold.
+//! The answer of a program, and its interpretation: anything but a clear answer means hold.
 
 use serde::Deserialize;
 
 use crate::model::{Object, Word};
 
-/// What becomes of the change. The texts are for people: who says so, and why.
+/// What becomes of the change. The texts tell people who decided, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     Land,
@@ -12,7 +12,7 @@ pub enum Answer {
     Deny(String),
 }
 
-/// What a program writes on its standard output: one JSON object and nothing else.
+/// What a program writes to its standard output: one JSON object and nothing else.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Said {
@@ -29,11 +29,11 @@ enum Decision {
     Deny,
 }
 
-/// A reason is a sentence, not a file: it stands in `status`.
+/// A reason is a sentence, not a file: `status` shows it.
 const REASON_CHARS_MAX: usize = 500;
 
 impl Answer {
-    /// Of what `program` wrote before it ended well.
+    /// Interprets what `program` wrote before it exited with status 0.
     pub(super) fn parse(program: &str, output: &[u8]) -> Self {
         let said: Said = match serde_json::from_slice(output) {
             Ok(Object(said)) => said,

@@ -1,22 +1,22 @@
-//! What settings name as a program, as the file that will be run.
+//! Resolves a program named in the settings to the file that will be run.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Where a name without a slash is looked for. Fixed, and not the caller's `PATH`: that may lead into the project, or be
-/// another at the next mount.
+/// Where a name without a slash is looked up. Fixed, instead of the caller's `PATH`, which may lead into the project or
+/// differ at the next mount.
 const SEARCHED: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-/// A command that may be asked. Invariant: `file` is absolute, has no link in it, and led neither into the project nor its
-/// view when it was resolved.
+/// A command that may be asked. Invariant: `file` is absolute and has no symlink in it, and when it was resolved it was
+/// neither in the project nor in its view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     file: PathBuf,
     arguments: Vec<String>,
 }
 
-/// Why a command cannot be asked. Each names it.
+/// The reason why a command cannot be asked. Every message names the command.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
     #[error("{0}: a program is named by its absolute path, or by a name found in {searched}", searched = SEARCHED.join(", "))]
@@ -33,14 +33,14 @@ pub enum ProgramError {
     Unreadable { name: String, cause: std::io::Error },
 }
 
-/// Permission bits: somebody may run it; everybody may write to it; only owners may take what is in it away.
+/// Permission bits: someone may execute it; everybody may write to it; only owners may remove its entries.
 const EXECUTABLE: u32 = 0o111;
 const WORLD_WRITABLE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
 impl Program {
-    /// `command` is a program and its arguments, never empty; `is_inside` tells of a resolved path whether programs in the
-    /// view can write it.
+    /// `command` is a program and its arguments, never empty; `is_inside` tells whether programs in the view can
+    /// write to a resolved path.
     pub fn resolve(command: &[String], is_inside: impl Fn(&Path) -> bool) -> Result<Self, ProgramError> {
         let (name, arguments) = command.split_first().ok_or_else(|| ProgramError::Missing(String::new()))?;
         let file = locate(name)?;
@@ -48,7 +48,7 @@ impl Program {
             return Err(ProgramError::Inside(name.clone()));
         }
         check_mode(name, &file)?;
-        // A script given to an interpreter. What an argument names otherwise is between it and the program.
+        // Catches a script passed to an interpreter. Any other meaning of an argument is up to the program.
         let leads_inside = |argument: &&String| {
             argument.starts_with('/') && std::fs::canonicalize(argument).is_ok_and(|path| is_inside(&path))
         };
@@ -66,7 +66,7 @@ impl Program {
         &self.arguments
     }
 
-    /// What people know it by.
+    /// The name by which people know the program.
     pub(super) fn name(&self) -> String {
         self.file.file_name().unwrap_or(OsStr::new("")).to_string_lossy().into_owned()
     }
@@ -108,7 +108,7 @@ fn check_mode(name: &str, file: &Path) -> Result<(), ProgramError> {
     }
 }
 
-/// Whether anybody could put something else in the place of what is in `directory`.
+/// Whether everybody could replace an entry of `directory`.
 fn is_replaceable_in(directory: &Path) -> bool {
     let mode = std::fs::metadata(directory).map(|meta| meta.permissions().mode());
     mode.is_ok_and(|mode| mode & WORLD_WRITABLE != 0 && mode & STICKY == 0)

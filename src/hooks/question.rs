@@ -1,4 +1,4 @@
-//! What a program is asked: one JSON object on its standard input.
+//! The question to a program: one JSON object on its standard input.
 
 use serde::Serialize;
 
@@ -10,15 +10,15 @@ pub struct Question {
     pub project: String,
     pub path: RelPath,
     pub kind: ChangeKind,
-    /// It comes by a rename over the path, from this one.
+    /// Set if the change comes by a rename over the path: the path it is renamed from.
     pub from: Option<RelPath>,
-    /// What becomes of it if nobody objects.
+    /// What becomes of the change if nobody objects.
     pub tier: Tier,
     pub reasons: Vec<Reason>,
     pub counts: Option<Counts>,
-    /// Of the content that is to be there; none where nothing is.
+    /// The size of the new content; `None` if there is none.
     pub bytes: Option<u64>,
-    /// The same: what is said of one content counts for no other, however alike what is sent of both.
+    /// The hash of the new content: an answer about one content holds for no other, however similar their questions look.
     pub sha256: Option<Digest>,
     /// The whole unified diff.
     pub diff: Vec<u8>,
@@ -42,11 +42,11 @@ pub struct Counts {
     pub old_lines: u64,
 }
 
-/// Lines of the diff that a program is sent, and their bytes: one line may be the whole file.
+/// The most lines of diff that a program is sent, and the most bytes: one line may be the whole file.
 const DIFF_LINES_MAX: usize = 200;
 const DIFF_BYTES_MAX: usize = 128 << 10;
 
-/// The version of this object.
+/// The version of the question's JSON object.
 const VERSION: u64 = 1;
 
 #[derive(Serialize)]
@@ -99,7 +99,7 @@ impl Question {
     }
 }
 
-/// What is sent of a diff, and how many lines are not. A line that is cut counts as sent.
+/// Returns the part of a diff that is sent, and how many lines are omitted. A line that is cut counts as sent.
 fn shortened(diff: &[u8]) -> (String, u64) {
     let lines: Vec<&[u8]> = diff.split_inclusive(|byte| *byte == b'\n').collect();
     let mut sent = Vec::new();

@@ -1,4 +1,4 @@
-//! Asks programs, a few at a time, and knows which processes are theirs.
+//! Asks programs, a few at a time, and knows which processes belong to them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
@@ -13,30 +13,30 @@ use super::supervisor::{self, ANSWER_BYTES_MAX, Ended, Report};
 use super::{Answer, Program, Question};
 use crate::sys::{inherited, process, processor, thread};
 
-/// Programs that run at once. More would not be answered sooner, and a build that writes thousands of files must not fill
-/// the machine with them.
+/// The most programs that run at once. More would not answer sooner, and a build that writes thousands of files must not
+/// fill the machine with them.
 const RUNNING_MAX: usize = 16;
 
-/// How long after the limit a supervisor is waited for before it counts as lost, too. It answers after 0.3 s at most.
+/// How long after the limit a supervisor may take before it counts as lost, too. It answers after 0.3 s at most.
 const SUPERVISOR_MAX: Duration = Duration::from_millis(600);
 
-/// A report is an answer and some complaints, in JSON, which may spell a byte with six.
+/// A report is an answer and some of the program's standard error in JSON, which may spell a byte with six.
 const REPORT_BYTES_MAX: u64 = 8 * (ANSWER_BYTES_MAX as u64);
 
-/// The only variables that a program gets, beside `PATH` and `LANG`: what tells it where its user's things are.
+/// The only variables passed on to a program, beside `PATH` and `LANG`: they tell it where its user's files are.
 const PASSED_ON: [&str; 4] = ["HOME", "USER", "LOGNAME", "TZ"];
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 #[derive(Default)]
 pub struct Runner {
     running: Arc<Running>,
-    /// What was answered to a question that is about to be asked once more. Each counts once.
+    /// Answers given in advance to questions that are about to be asked. Each is used once.
     ahead: Mutex<BTreeMap<Vec<u8>, (Instant, Answer)>>,
 }
 
-/// Answers kept for a question that was asked ahead. What they were for may have come to nothing, and nobody asks again.
+/// How many answers given in advance are kept. The change may have come to nothing, and then nobody asks.
 const AHEAD_MAX: usize = 64;
-/// And for how long: the second time follows at once.
+/// How long they are kept: the question follows at once.
 const AHEAD_FOR: Duration = Duration::from_secs(2);
 
 #[derive(Default)]
@@ -48,11 +48,11 @@ struct Running {
 #[derive(Default)]
 struct State {
     count: usize,
-    /// Supervisors that have not ended. What they run may still have requests under way after its answer.
+    /// Supervisors that have not ended. Processes under one may still have requests under way after its answer.
     supervisors: BTreeSet<u32>,
 }
 
-/// One of those that may run at once.
+/// One of the programs that may run at once.
 struct Slot<'a>(&'a Running);
 
 impl Drop for Slot<'_> {
@@ -63,8 +63,8 @@ impl Drop for Slot<'_> {
 }
 
 impl Runner {
-    /// Asks one after the other. The first that does not say land decides; each has `limit`. Takes as long as they do: for
-    /// a caller that holds no lock.
+    /// Asks one program after another, each with `limit`. The first whose answer is not to land decides. Takes as long as
+    /// the programs do, so the caller must hold no lock.
     pub fn ask(&self, programs: &[Program], question: &Question, limit: Duration) -> Answer {
         let asked = match question.to_json() {
             Ok(json) => json,
@@ -79,7 +79,7 @@ impl Runner {
         answers.find(|answer| *answer != Answer::Land).unwrap_or(Answer::Land)
     }
 
-    /// This was answered to `question`, which is about to be asked again, word for word.
+    /// Records the answer to `question`, which is about to be asked again, word for word.
     pub fn said_ahead(&self, question: &Question, answer: Answer) {
         let Ok(asked) = question.to_json() else { return };
         let mut ahead = self.ahead.lock();
@@ -89,7 +89,7 @@ impl Runner {
         ahead.insert(asked, (Instant::now(), answer));
     }
 
-    /// Whether a process is a program's, or was started by one.
+    /// Whether a process belongs to a program, or was started by one.
     pub fn is_own(&self, pid: u32) -> bool {
         let supervisors = self.running.state.lock().supervisors.clone();
         !supervisors.is_empty() && process::ancestors(pid).any(|pid| supervisors.contains(&pid))
@@ -128,7 +128,7 @@ impl Runner {
         command.envs(PASSED_ON.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut supervised = {
-            // Known before it can have asked anything of the view.
+            // Under the lock, so that the supervisor is known before it can ask anything of the view.
             let mut state = self.running.state.lock();
             let child = command.spawn()?;
             state.supervisors.insert(child.id());
@@ -138,7 +138,7 @@ impl Runner {
     }
 }
 
-/// A supervisor that is waited for, however its run ends.
+/// A supervisor that is reaped however its run ends.
 struct Supervised<'a> {
     running: &'a Arc<Running>,
     child: Option<Child>,
@@ -152,7 +152,7 @@ impl Supervised<'_> {
         let (Some(stdin), Some(stdout)) = (&child.stdin, &mut child.stdout) else {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
-        // It reads all of it before it does anything else.
+        // The supervisor reads all of it before it does anything else.
         supervisor::write_question(stdin, question)?;
         let mut line = Vec::new();
         while line.last() != Some(&b'\n') {
@@ -160,7 +160,7 @@ impl Supervised<'_> {
             let left = left.map_err(io::Error::other)?;
             let mut ready = [PollFd::new(stdout, PollFlags::IN)];
             if rustix::io::retry_on_intr(|| rustix::event::poll(&mut ready, Some(&left)))? == 0 {
-                // Its own death kills the program, too.
+                // The supervisor's death kills the program, too.
                 child.kill()?;
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "who watches over it does not answer"));
             }
@@ -178,7 +178,7 @@ impl Supervised<'_> {
 }
 
 impl Drop for Supervised<'_> {
-    /// Mostly it has ended. Where something it runs waits for the very answer, it has not: then it is waited for beside.
+    /// Usually the supervisor has ended. Not so if something it runs waits for this very answer: then a thread reaps it.
     fn drop(&mut self) {
         let Some(mut child) = self.child.take() else { return };
         drop(child.stdin.take());

@@ -1,4 +1,4 @@
-//! The process beside one run of a program: gives it the question, takes its answer, and leaves nothing of it behind.
+//! The process beside one run of a program: passes on the question, takes the answer, and leaves nothing behind.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Write};
@@ -14,35 +14,35 @@ use serde::{Deserialize, Serialize};
 use crate::sys::process::children;
 use crate::sys::spawn::{close_others_on_exec, die_with_parent, receive_signals};
 
-/// Whether this program was started as a supervisor: by its name, which no person types.
+/// The `argv[0]` that tells this program that it was started as a supervisor. No person types it.
 const NAME: &str = "fettlefs-hook";
 
-/// An answer is a line; more is a program gone wrong.
+/// An answer is one line; a program that writes more than this has gone wrong.
 pub(super) const ANSWER_BYTES_MAX: usize = 64 << 10;
-/// What of a program's complaints goes to the log. The rest is read and dropped, so that it need not wait to be read.
+/// How much of a program's standard error goes to the log. The rest is read and dropped, so that it never blocks.
 const SAID_BYTES_MAX: usize = 4 << 10;
-/// A question has at most 200 lines of diff; all of it and its numbers fit by far.
+/// A question has at most 200 lines of diff, so it stays far below this.
 const QUESTION_BYTES_MAX: u64 = 16 << 20;
-/// How long what was killed may take to end before the answer is given all the same: one that waits for the view, which
-/// waits for the answer, ends only after it.
+/// How long killed processes may take to end before the answer is given anyway: one that waits for the view, which waits
+/// for this answer, ends only afterwards.
 const END_MAX: Duration = Duration::from_millis(300);
-/// Pieces read at a time, of 16 KiB: more than a pipe holds, and the limit is looked at in between.
+/// Pieces of 16 KiB read at a time: together more than a pipe holds. The limit is checked in between.
 const PIECES_MAX: usize = 8;
-/// How often somebody looks for children who cannot be waited for.
+/// How often to look again for children that cannot be waited for.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-/// The usual soft limit, also where the daemon was started with another: programs that count on it close all they may have
-/// open.
+/// The usual soft limit, even if the daemon was started with another: some programs close every
+/// descriptor up to the limit.
 const DESCRIPTORS: u64 = 1024;
 
-/// How one run ended.
+/// How a run ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Ended {
     Exited(i32),
     Killed(i32),
     TimedOut,
-    /// It wrote more than an answer may have.
+    /// The program wrote more than an answer may have.
     Flooded,
-    /// It could not be run at all, or not be followed.
+    /// The program could not be run, or not be watched.
     Failed(String),
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Report {
     pub said: String,
 }
 
-/// The command that supervises one run of `file`; its question goes to standard input, its length first.
+/// The command that supervises one run of `file`. Its standard input takes the question, preceded by its length.
 pub(super) fn command(file: &OsStr, arguments: &[String], limit: Duration) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg0(NAME).arg(limit.as_millis().to_string()).arg(file).args(arguments);
@@ -70,7 +70,7 @@ pub fn is_supervisor(argv: &[OsString]) -> bool {
     argv.first().is_some_and(|name| name == NAME)
 }
 
-/// Runs the program that `argv` names, says how that ended, and goes when all it started has gone.
+/// Runs the program that `argv` names, reports how that ended, and exits once everything it started is gone.
 pub fn supervise(argv: &[OsString]) -> ExitCode {
     let report = match Run::begin(argv) {
         Ok(mut run) => run.finish(),
@@ -80,7 +80,7 @@ pub fn supervise(argv: &[OsString]) -> ExitCode {
         line.push(b'\n');
         io::stdout().write_all(&line)
     });
-    // What still waits for the view can end now that the daemon has its answer.
+    // A process that still waits for the view can end now that the daemon has its answer.
     end_all(None);
     ExitCode::from(u8::from(told.is_err()))
 }
@@ -93,11 +93,11 @@ impl Report {
 
 struct Run {
     child: Child,
-    /// Readable when the child has ended.
+    /// Readable once the child has ended.
     pidfd: OwnedFd,
     deadline: Instant,
     question: Vec<u8>,
-    /// How much of the question the program has taken.
+    /// How many bytes of the question the program has taken.
     taken: usize,
     answer: Vec<u8>,
     said: Vec<u8>,
@@ -129,11 +129,11 @@ impl Run {
         descriptors.into_iter().flatten().try_for_each(|fd| Ok(rustix::io::ioctl_fionbio(fd, true)?))
     }
 
-    /// Follows the program to its end or to the limit, and ends all it started.
+    /// Watches the program until it ends or exceeds the limit, then ends everything it started.
     fn finish(&mut self) -> Report {
         let ended = self.follow().unwrap_or_else(|err| Ended::Failed(err.to_string()));
         drop(self.child.stdin.take());
-        // The leader is not waited for yet, so its number is its own; as is its group's.
+        // The leader is not reaped yet, so neither its pid nor its group's can have been reused.
         if let Err(err) = self.kill_group() {
             self.said.extend(format!("[kill its process group: {err}]").bytes());
         }
@@ -142,7 +142,7 @@ impl Run {
             Err(err) => Ended::Failed(err.to_string()),
         };
         end_all(Some(Instant::now() + END_MAX));
-        // Whatever it had written before it ended is in the pipes, and nobody writes any more.
+        // What the program wrote before it ended is in the pipes.
         let ended = match self.take_output() {
             Ok(()) if self.answer.len() > ANSWER_BYTES_MAX => Ended::Flooded,
             Ok(()) => ended,
@@ -152,7 +152,8 @@ impl Run {
         Report { ended, answer: text(&self.answer[..self.answer.len().min(ANSWER_BYTES_MAX)]), said: text(&self.said) }
     }
 
-    /// None of the ends is for lack of looking: nobody else waits for the program.
+    /// Serves the program's pipes until it ends, exceeds a limit, or the daemon goes away. `Exited(0)` only says that it
+    /// has ended: [`Self::reap_leader`] finds out how.
     fn follow(&mut self) -> io::Result<Ended> {
         loop {
             match self.wait()? {
@@ -176,7 +177,7 @@ impl Run {
         }
         let Child { stdin, stdout, stderr, .. } = &self.child;
         let daemon = io::stdin();
-        // The daemon writes nothing more: what can be read is the end.
+        // The daemon writes nothing after the question, so readable means end of file.
         let mut watched = vec![PollFd::new(&self.pidfd, PollFlags::IN), PollFd::new(&daemon, PollFlags::IN)];
         watched.extend(stdin.as_ref().map(|fd| PollFd::new(fd, PollFlags::OUT)));
         watched.extend(stdout.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)));
@@ -190,7 +191,7 @@ impl Run {
         })
     }
 
-    /// A program need not read what it is asked.
+    /// A program may end or close its input without reading the question.
     fn give_question(&mut self) -> io::Result<()> {
         let Some(stdin) = &mut self.child.stdin else { return Ok(()) };
         match stdin.write(&self.question[self.taken..]) {
@@ -222,7 +223,7 @@ impl Run {
         }
     }
 
-    /// A leader that has ended by itself tells how; one that was killed here may take a moment, and need not be waited for.
+    /// Returns how a leader ended by itself. One that was killed here may take a moment, and need not be waited for.
     fn reap_leader(&mut self, ended: Ended) -> io::Result<Ended> {
         if ended != Ended::Exited(0) {
             return Ok(ended);
@@ -239,8 +240,8 @@ enum Event {
     Ready,
 }
 
-/// A session of its own, so that no terminal's signals reach what is run here, orphans from below, and nothing open but the
-/// three pipes.
+/// Starts a session, so that no terminal's signals reach what runs here, adopts orphaned descendants, and leaves nothing
+/// open but the three pipes.
 fn stand_apart() -> io::Result<()> {
     rustix::process::setsid()?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
@@ -250,7 +251,7 @@ fn stand_apart() -> io::Result<()> {
     Ok(())
 }
 
-/// Once the question is there: before it asks, the daemon gives the limits back that it was started with.
+/// Called only after the question has come: before it asks, the daemon restores the limits that it was started with.
 fn limit_descriptors() -> io::Result<()> {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let current = limit.current.map_or(DESCRIPTORS, |current| current.min(DESCRIPTORS));
@@ -258,7 +259,7 @@ fn limit_descriptors() -> io::Result<()> {
 }
 
 fn read_question() -> io::Result<Vec<u8>> {
-    // Unbuffered: what follows the question is not to be read but to be waited for.
+    // Unbuffered: what follows the question must stay unread, for `poll` to report.
     let mut stdin = std::fs::File::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut length = [0; 8];
     stdin.read_exact(&mut length)?;
@@ -271,7 +272,7 @@ fn read_question() -> io::Result<Vec<u8>> {
     Ok(question)
 }
 
-/// Reads what is there, and keeps as much as fits. Gives whether there will be no more.
+/// Reads what is there and keeps as much as fits. Returns whether the pipe has reached its end.
 fn take(from: &mut Option<impl Read>, kept: &mut Vec<u8>, bytes_max: usize) -> io::Result<bool> {
     let Some(from) = from else { return Ok(false) };
     let mut piece = [0; 16 << 10];
@@ -290,15 +291,15 @@ fn take(from: &mut Option<impl Read>, kept: &mut Vec<u8>, bytes_max: usize) -> i
     Ok(false)
 }
 
-/// Kills and reaps all children, and those that come to this process when their parents die, until there are none or
-/// until `deadline`.
+/// Kills and reaps all children, and those this process inherits when their parents die, until none are
+/// left or until `deadline`.
 fn end_all(deadline: Option<Instant>) {
     let own = std::process::id();
     while is_parent() {
         let mut ends = Vec::new();
         for child in children(own).into_iter().filter_map(|pid| Pid::from_raw(pid.cast_signed())) {
-            // Its own child, and not waited for: nobody else has this number. A set-uid program may be out of reach; that
-            // one is waited for.
+            // An unreaped child: its pid cannot have been reused. A set-uid program may be out of reach of the signal;
+            // it is waited for instead.
             if let Err(err) = rustix::process::kill_process(child, Signal::KILL) {
                 log::debug!("kill {child:?}: {err}");
             }
@@ -310,7 +311,7 @@ fn end_all(deadline: Option<Instant>) {
     }
 }
 
-/// Reaps what has ended. Whether anything is left.
+/// Reaps the children that have ended. Returns whether any are left.
 fn is_parent() -> bool {
     loop {
         match rustix::io::retry_on_intr(|| rustix::process::wait(WaitOptions::NOHANG)) {
@@ -321,7 +322,7 @@ fn is_parent() -> bool {
     }
 }
 
-/// Waits until one of them has ended, or for a moment where there is none to wait for. False when the time is up.
+/// Waits until one of them has ended, or briefly if there is none to wait for. Returns false when the time is up.
 fn wait_for_one(ends: &[OwnedFd], deadline: Option<Instant>) -> bool {
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     if left.is_some_and(|left| left.is_zero()) {
@@ -330,7 +331,7 @@ fn wait_for_one(ends: &[OwnedFd], deadline: Option<Instant>) -> bool {
     let time = if ends.is_empty() { Some(left.unwrap_or(LOOK_INTERVAL).min(LOOK_INTERVAL)) } else { left };
     let mut watched: Vec<PollFd<'_>> = ends.iter().map(|end| PollFd::new(end, PollFlags::IN)).collect();
     let time = time.and_then(|time| Timespec::try_from(time).ok());
-    // Interrupted or not, there is another look.
+    // Without a deadline the caller looks again even if this was interrupted; with one it stops waiting.
     rustix::event::poll(&mut watched, time.as_ref()).is_ok() || left.is_none()
 }
 

@@ -1,8 +1,8 @@
-//! POSIX access control lists, as Linux keeps them in the attributes `system.posix_acl_access` and `…_default`: what a
-//! new entry takes over from its directory's default list, and what a list permits. The rules are the kernel's own
+//! POSIX access control lists, as Linux stores them in the attributes `system.posix_acl_access` and `…_default`: what a
+//! new entry inherits from its directory's default list, and what a list permits. The rules are the kernel's own
 //! (`posix_acl_create_masq`, `posix_acl_permission`).
 
-/// The only version of the format there is.
+/// The only version of the format.
 const VERSION: u32 = 2;
 const ENTRY_BYTES: usize = 8;
 
@@ -21,20 +21,20 @@ struct Entry {
     tag: u16,
     /// Read, write and execute in its lowest three bits.
     permissions: u16,
-    /// Of a named user or group; else undefined, and kept as it is.
+    /// The id of a named user or group; otherwise undefined, and kept as it is.
     id: u32,
 }
 
-/// What comes of a requested mode under a default list.
+/// The result of applying a default list to a requested mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inherited {
     pub mode: u32,
-    /// Absent where the mode alone says all of it.
+    /// Absent if the mode alone says everything.
     pub access: Option<Acl>,
 }
 
 impl Acl {
-    /// None for what the kernel would not have written.
+    /// Returns `None` for a value that the kernel would not have written.
     pub fn parse(value: &[u8]) -> Option<Self> {
         let (version, entries) = value.split_first_chunk()?;
         let (entries, rest) = entries.as_chunks::<ENTRY_BYTES>();
@@ -49,11 +49,11 @@ impl Acl {
         VERSION.to_le_bytes().into_iter().chain(entries).collect()
     }
 
-    /// Mode and list of an entry that is made with `mode` where this is the directory's default list. The umask has no
-    /// say there.
+    /// Returns the mode and list of a new entry created with `mode` in a directory with this default list. The
+    /// umask does not apply there.
     pub fn inherited(&self, mode: u32) -> Inherited {
         let mut access = self.clone();
-        // Named entries are bounded by the mask, so where there is one it stands for the group's bits.
+        // The mask bounds named entries, so if there is one it stands for the group's bits.
         let group = if self.has(MASK) { MASK } else { GROUP_OBJECT };
         let mut inherited = mode & !0o777;
         for (tag, shift) in [(USER_OBJECT, 6), (group, 3), (OTHER, 0)] {
@@ -66,9 +66,9 @@ impl Acl {
         Inherited { mode: inherited, access: says_more.then_some(access) }
     }
 
-    /// The permissions of somebody who is neither the owner nor the superuser, in the lowest three bits. `groups` are those
-    /// that he is known to be in, `is_owners` whether the file's own is one of them. He may be in others: what one of their
-    /// entries denies he does not get as one of the rest.
+    /// Returns the permissions, in the lowest three bits, of a user who is neither the owner nor the superuser. `groups`
+    /// are the groups he is known to be in, `is_owners` says whether he is in the file's group. He may be in others: a
+    /// permission that the entry of some other group denies is not granted to him by the entry for everyone else.
     pub fn permits(&self, uid: u32, groups: &[u32], is_owners: bool) -> u32 {
         let mask = self.0.iter().find(|entry| entry.tag == MASK).map_or(0o7, |entry| entry.permissions);
         let of = |wanted: &dyn Fn(&Entry) -> bool| self.0.iter().filter(|entry| wanted(entry)).collect::<Vec<_>>();
@@ -88,8 +88,8 @@ impl Acl {
         u32::from(any_group.iter().fold(others, |all, entry| all & entry.permissions & mask))
     }
 
-    /// What the owning group may do, in the lowest three bits, where a mask bounds it and others: the group's bits of the
-    /// mode are the mask's then.
+    /// Returns what the owning group may do, in the lowest three bits, if the list has a mask: the mode's group bits
+    /// are then those of the mask.
     pub fn masked_group(&self) -> Option<u32> {
         let group = self.0.iter().find(|entry| entry.tag == GROUP_OBJECT).filter(|_| self.has(MASK));
         group.map(|group| u32::from(group.permissions))

@@ -1,6 +1,6 @@
 //! How long ago something was, as people say it.
 
-/// In the largest unit of which there is one: `(5, "minute")`, to be followed by an `s` where it is not one of them.
+/// Returns the age in the largest unit that it fills: `(5, "minute")`. Callers append an `s` unless the number is 1.
 pub fn age(seconds: u64) -> (u64, &'static str) {
     match seconds {
         0..60 => (seconds, "second"),

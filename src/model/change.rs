@@ -1,4 +1,4 @@
-//! Held changes and backups: their ids, kinds and reasons. Word for word the contract's (SPEC §8, §13, §17).
+//! Held changes and backups: their ids, kinds and reasons, word for word as in the contract (SPEC §8, §13, §17).
 
 use super::{Digest, Hasher, RelPath};
 
@@ -8,12 +8,12 @@ pub enum ChangeKind {
     Modify,
     Create,
     Delete,
-    /// File, symlink or directory in the place of another of these.
+    /// A file, symlink or directory takes the place of another of these.
     Type,
     Structure,
 }
 
-/// Why a change is held. Listed in the order in which they are asked; the first that applies is told.
+/// Why a change is held. Reasons are checked in this order, and the first that applies is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reason {
     Sensitive,
@@ -32,7 +32,7 @@ pub enum Reason {
     Size,
 }
 
-/// What made a backup of some content.
+/// The event that made a backup of some content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BackupKind {
     Landed,
@@ -42,11 +42,11 @@ pub enum BackupKind {
     RolledBack,
 }
 
-/// A table of names for an enum, so that each is spelled once for writing and reading.
+/// Generates the name table of an enum, so that each name is spelled once for writing and reading.
 macro_rules! named {
     ($type:ident { $($variant:ident = $name:literal),+ $(,)? }) => {
         impl $type {
-            /// Every one, in the order of the table.
+            /// Every variant, in the order of the table.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
             pub fn name(self) -> &'static str {
@@ -81,13 +81,13 @@ named!(BackupKind {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChangeId(String);
 
-/// How many hex digits an id has unless two collide, and the fewest that may stand for one (SPEC §8, §12).
+/// The number of hex digits in an id unless two collide, and the fewest that may stand for one (SPEC §8, §12).
 pub const ID_DIGITS: usize = 8;
 pub const ID_PREFIX_MIN: usize = 4;
 
 impl ChangeId {
-    /// The hash that an id is the beginning of, in hex digits. `base` and `new` are absent where there is no content, `looks`
-    /// where the change brings none of its own ([`super::Looks::digest`]).
+    /// Returns the full hash of which an id is the beginning. `base` and `new` are absent where there is no content,
+    /// `looks` where the change brings no looks of its own ([`super::Looks::digest`]).
     pub fn full(
         path: &RelPath,
         kind: ChangeKind,
@@ -112,7 +112,7 @@ impl ChangeId {
         hasher.finish()
     }
 
-    /// Takes 4 to 64 lower-case hex digits.
+    /// Accepts 4 to 64 lower-case hex digits.
     pub fn parse(text: &str) -> Option<Self> {
         let hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
         ((ID_PREFIX_MIN..=64).contains(&text.len()) && text.bytes().all(hex)).then(|| Self(text.to_owned()))

@@ -1,9 +1,9 @@
 //! The sure identity of content: SHA-256, as long as the content has no more than 64 MiB of zeros.
 //!
-//! A hole takes no room, so anybody makes a file of many TiB at once; to hash all its zeros would take hours. Of the blocks
-//! that are all zeros the first 64 MiB are hashed, wherever they stand. The others are left out, and then the identity is
-//! the SHA-512/256 of where they were and of the SHA-256 of the rest: a function of the bytes alone, whether the file
-//! system has them as holes or not, and another function than that of any content without so many zeros.
+//! A hole takes no space, so any program can make a file of many TiB at once, and hashing all its zeros would take hours.
+//! Of the blocks that are all zeros, only the first 64 MiB are hashed, wherever they are. The others are left out, and
+//! the identity is then the SHA-512/256 of where they were and of the SHA-256 of the rest: a function of the bytes alone,
+//! stored as holes or not, and another function than for any content with fewer zeros.
 
 #[cfg(test)]
 mod tests;
@@ -14,10 +14,10 @@ use sha2::Digest as _;
 
 const HEX_DIGITS: usize = 64;
 
-/// What is looked at for being all zeros: the block of most file systems, so that nothing is hashed that took no room.
+/// The unit checked for being all zeros: the block size of most file systems, so that no hole is hashed needlessly.
 pub const ZERO_BLOCK_BYTES: usize = 4096;
 
-/// So many zeros are hashed before the others are left out: a twentieth of a second. What is read at once never has more.
+/// Zeros hashed before the others are left out: a twentieth of a second. Content read as a whole never has more.
 const ZEROS_HASHED_MAX: u64 = 64 << 20;
 
 /// A SHA-256, or what stands for one, shown as 64 lower-case hex digits.
@@ -49,15 +49,15 @@ impl Digest {
     }
 }
 
-/// Hashes content that comes in pieces, of which all but the last have whole blocks.
+/// Hashes content that arrives in pieces. All pieces but the last consist of whole blocks.
 pub struct ContentHasher {
-    /// What is not left out.
+    /// Hashes everything that is not left out.
     rest: sha2::Sha256,
-    /// Zeros that are hashed still.
+    /// How many more zeros will be hashed.
     zeros_left: u64,
-    /// How much has come.
+    /// The bytes received so far.
     length: u64,
-    /// Where zeros were left out, but for the last of it.
+    /// Hashes the ranges of zeros left out, except the last range.
     left_out: sha2::Sha512_256,
     last_left_out: Option<Range<u64>>,
 }
@@ -87,7 +87,7 @@ impl ContentHasher {
         }
     }
 
-    /// The same of so many zeros, of which few are looked at.
+    /// Adds `count` zeros without looking at each.
     pub fn zeros(&mut self, count: u64) {
         let part_of_block = count % ZERO_BLOCK_BYTES as u64;
         let hashed = self.zeros_left.min(count - part_of_block);
@@ -139,7 +139,7 @@ impl ContentHasher {
 
 static ZEROS: [u8; ZERO_BLOCK_BYTES] = [0; ZERO_BLOCK_BYTES];
 
-/// Hashes what is no content: all of it, whatever it is.
+/// Hashes data that is no file content: all of it, zeros included.
 #[derive(Clone, Default)]
 pub struct Hasher(sha2::Sha256);
 

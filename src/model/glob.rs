@@ -1,20 +1,20 @@
-//! Globs of paths, as somebody wrote them: bounded before they are read, so that none can end or stall who reads it.
+//! Path globs that people wrote: bounded before they are parsed, so that none can crash or stall its reader.
 
 use std::path::Path;
 
 use globset::{GlobBuilder, GlobSet};
 
-/// As long as a path may be. What a pattern takes to compile and to match grows with its length.
+/// As long as a path may be. The cost of compiling and matching a pattern grows with its length.
 const BYTES_MAX: usize = 4096;
-/// What reads alternatives calls itself once for each `{` that stands in another: some ten thousand overflow its stack, and
-/// some hundred are more than a regular expression may have.
+/// The parser of alternatives recurses for each nested `{`: some ten thousand overflow its stack, and some hundred exceed
+/// what a regular expression may have.
 const BRACES_MAX: usize = 32;
 
 /// One glob: `*` stays within a name, `**` does not.
 #[derive(Clone, Debug)]
 pub struct Glob(GlobSet);
 
-/// Text that is no glob, or no pattern of a rule.
+/// The reason why text is no glob, or no pattern of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GlobError {
     #[error("a glob or pattern may have {BYTES_MAX} bytes at most")]
@@ -29,7 +29,7 @@ impl Glob {
     pub fn new(text: &str) -> Result<Self, GlobError> {
         Self::check_bounds(text)?;
         let glob = GlobBuilder::new(text).literal_separator(true).build()?;
-        // Of a set, since `compile_matcher` panics where the regular expression would be too large.
+        // By way of a set: `compile_matcher` panics if the regular expression would be too large.
         Ok(Self(GlobSet::new([glob])?))
     }
 
@@ -37,12 +37,12 @@ impl Glob {
         self.0.is_match(path)
     }
 
-    /// Whether what is written like a glob, as a pattern of gitignore's is, may be read at all.
+    /// Checks the bounds of text written like a glob, such as a gitignore pattern, before it is parsed.
     pub fn check_bounds(text: &str) -> Result<(), GlobError> {
         if text.len() > BYTES_MAX {
             return Err(GlobError::TooLong);
         }
-        // All of them, not those that are open at once: which close one only their reader knows.
+        // Counts all of them, not those open at once: only the parser knows which brace closes one.
         match text.bytes().filter(|byte| *byte == b'{').count() > BRACES_MAX {
             true => Err(GlobError::TooManyBraces),
             false => Ok(()),

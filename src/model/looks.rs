@@ -1,15 +1,15 @@
-//! What a change brings beside content: mode, owner and extended attributes that are its own.
+//! What a change brings besides content: its own mode, owner and extended attributes.
 
 use super::{Digest, Hasher};
 
-/// Those that differ from what the change is based on, with their values. All others are those of the file that it lands on.
+/// The attributes that differ from the change's base, with their values. All others come from the file that it lands on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Looks {
     /// Permissions, with the set-id bits.
     pub mode: Option<u32>,
     /// User and group.
     pub owner: Option<(u32, u32)>,
-    /// By name, in order; none: one that it takes away.
+    /// Sorted by name; `None` removes the attribute.
     pub xattrs: Vec<(Vec<u8>, Option<Vec<u8>>)>,
 }
 
@@ -21,12 +21,12 @@ impl Looks {
         *self == Self::default()
     }
 
-    /// The attributes that it gives.
+    /// Returns the attributes that the change sets.
     pub fn given_xattrs(self) -> Vec<Xattr> {
         self.xattrs.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
     }
 
-    /// The part that they have in a change's id; none where there are none, so that an id of content alone is one of that.
+    /// The looks' part in a change's id; `None` if there are none, so that the id then depends on content alone.
     pub fn digest(&self) -> Option<Digest> {
         if self.is_empty() {
             return None;
@@ -35,7 +35,7 @@ impl Looks {
         let Self { mode, owner, xattrs } = self;
         hasher.update(format!("{mode:?} {owner:?}").as_bytes());
         for (name, value) in xattrs {
-            // No name has a zero byte, and with its length a value ends nowhere else.
+            // Names have no zero byte, and the length prefix makes the end of a value unambiguous.
             hasher.update(format!("\0{:?}\0", value.as_ref().map(Vec::len)).as_bytes());
             hasher.update(name);
             hasher.update(b"\0");

@@ -1,6 +1,6 @@
 //! Operations: what was done at once and can be undone at once.
 
-/// The short name of an operation: `op` and the number of its first event. No id of a change looks like it.
+/// The short name of an operation: `op` and the number of its first event. No change id looks like it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
 pub struct OperationId(u64);
@@ -16,7 +16,7 @@ impl OperationId {
         self.0
     }
 
-    /// Takes `op` and a number as it is told, without a sign or leading zeros.
+    /// Accepts `op` and a number exactly as printed, without a sign or leading zeros.
     pub fn parse(text: &str) -> Option<Self> {
         let number = text.strip_prefix(PREFIX)?.parse().ok()?;
         Some(Self(number)).filter(|id| id.to_string() == text)

@@ -42,7 +42,7 @@ impl RelPath {
         Ok(Self(bytes.to_vec()))
     }
 
-    /// The path of `name` in this directory.
+    /// Returns the path of `name` in this directory.
     pub fn join(&self, name: &OsStr) -> Result<Self, PathError> {
         if name.as_bytes().contains(&b'/') {
             return Err(PathError::Component);
@@ -60,12 +60,12 @@ impl RelPath {
         self.0.is_empty()
     }
 
-    /// As people are told it: the root has no name of its own, and is `.`.
+    /// The path as shown to people: the root has no name of its own and becomes `.`.
     pub fn shown(&self) -> &[u8] {
         if self.is_root() { b"." } else { &self.0 }
     }
 
-    /// The directory that holds this path; none for the root.
+    /// The directory that holds this path; `None` for the root.
     pub fn parent(&self) -> Option<Self> {
         if self.is_root() {
             return None;
@@ -74,7 +74,7 @@ impl RelPath {
         Some(Self(self.0[..end].to_vec()))
     }
 
-    /// The last component; none for the root.
+    /// The last component; `None` for the root.
     pub fn name(&self) -> Option<&OsStr> {
         self.components().next_back()
     }
@@ -90,7 +90,7 @@ impl RelPath {
             || (self.0.starts_with(&ancestor.0) && self.0[ancestor.0.len()] == b'/')
     }
 
-    /// This path after its ancestor `from` was renamed to `to`; none when it does not lie within `from`.
+    /// Returns this path after its ancestor `from` was renamed to `to`; `None` if it does not lie within `from`.
     pub fn rebase(&self, from: &Self, to: &Self) -> Option<Self> {
         if !self.is_within(from) {
             return None;
@@ -127,7 +127,7 @@ fn check_name(name: &[u8]) -> Result<(), PathError> {
     }
 }
 
-/// `/` sorts before every other byte, so that all of `a/…` stands between `a` and `a-b` in an ordered map.
+/// `/` sorts before every other byte, so that in an ordered map all of `a/…` stands between `a` and `a-b`.
 impl Ord for RelPath {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         let rank = |byte: &u8| if *byte == b'/' { 0u16 } else { u16::from(*byte) + 1 };
@@ -141,7 +141,7 @@ impl PartialOrd for RelPath {
     }
 }
 
-/// For messages; bytes that are not UTF-8 and control characters are escaped.
+/// For messages; escapes control characters and bytes that are not UTF-8.
 impl std::fmt::Display for RelPath {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for chunk in self.shown().utf8_chunks() {

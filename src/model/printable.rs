@@ -1,17 +1,17 @@
-//! Text that a terminal does not obey. Names and contents come from programs that nobody trusts yet.
+//! Makes text that a terminal cannot obey. Names and contents come from programs that nobody trusts yet.
 
-/// A name, on one line: everything but printable text is spelled out.
+/// Escapes a name for one line: everything but printable text is spelled out.
 pub fn escape_name(bytes: &[u8]) -> String {
     escape(bytes, is_obeyed, |character, text| text.extend(character.escape_default()))
 }
 
-/// Content: as a name, but lines and tabs stay.
+/// Escapes content: like a name, but line breaks and tabs stay.
 pub fn escape_content(bytes: &[u8]) -> String {
     let spell_out = |character| is_obeyed(character) && !matches!(character, '\n' | '\t');
     escape(bytes, spell_out, |character, text| text.extend(character.escape_default()))
 }
 
-/// JSON, a value on each line: as content, spelled as JSON has it.
+/// Escapes JSON, one value on each line: like content, but with JSON's own escapes.
 pub fn escape_json(lines: &[u8]) -> String {
     let spell_out = |character| is_obeyed(character) && character != '\n';
     escape(lines, spell_out, |character, text| {
@@ -38,14 +38,14 @@ fn escape(bytes: &[u8], spell_out: impl Fn(char) -> bool, spell: impl Fn(char, &
 
 /// Control characters (C1 too), and those that reorder or hide text ("Trojan Source", CVE-2021-42574) or break its lines.
 fn is_obeyed(character: char) -> bool {
-    // Those that reorder text are ignorable, too.
+    // Characters that reorder text are ignorable, too.
     let annotates = matches!(character, '\u{fff9}'..='\u{fffb}');
     let breaks_lines = matches!(character, '\u{2028}' | '\u{2029}');
     character.is_control() || is_ignorable(character) || annotates || breaks_lines
 }
 
-/// Default_Ignorable_Code_Point of Unicode 16 (DerivedCoreProperties.txt): what is shown as nothing at all. Emoji are followed
-/// by such characters as well, and so is text that means something else than it seems to.
+/// Default_Ignorable_Code_Point of Unicode 16 (DerivedCoreProperties.txt): characters that are shown as nothing at all.
+/// Emoji use some of them, and so does text that means something else than it seems to.
 fn is_ignorable(character: char) -> bool {
     matches!(
         character,

@@ -1,7 +1,7 @@
-//! How what an outsider wrote may be spelled, in JSON or TOML: an object as an object, a word as a string.
+//! Restricts how outsiders may spell things in JSON or TOML: an object only as an object, a word only as a string.
 //!
-//! What serde derives takes more: a list of its members for a struct, and `{"word": null}` for a word. Who reads an answer
-//! or a request must not find in it what nobody has said.
+//! What serde derives accepts more: a list of its members for a struct, and `{"word": null}` for a word. A request or
+//! answer must not come to mean something that nobody has said.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,7 +10,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{IntoDeserializer, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// A struct that only an object is read as.
+/// A struct that is read only from an object.
 #[derive(Debug, Default, Serialize)]
 pub struct Object<T>(pub T);
 
@@ -34,7 +34,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Members<T> {
     }
 }
 
-/// An enum of words that only a string is read as.
+/// An enum of words that is read only from a string.
 #[derive(Debug, Serialize)]
 pub struct Word<T>(pub T);
 

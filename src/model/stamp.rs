@@ -1,4 +1,4 @@
-//! The cheap identity of content: what `stat` tells without reading a byte.
+//! The cheap identity of content: what `stat` reports without reading a byte.
 
 /// Seconds and nanoseconds since the epoch, as the kernel keeps them; seconds may be negative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, serde::Serialize, serde::Deserialize)]
@@ -15,12 +15,12 @@ pub struct Stamp {
     pub size: u64,
     pub mtime: Timestamp,
     pub ctime: Timestamp,
-    /// When the inode was made; all zero where the file system does not tell.
+    /// When the inode was made; all zero if the file system does not report it.
     #[serde(default)]
     pub btime: Timestamp,
 }
 
-/// Tells one inode from every other, also from one that has its number later.
+/// Tells one inode from every other, even from a later one that reuses its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct InodeKey {
     pub device: u64,
@@ -34,24 +34,24 @@ impl Stamp {
     }
 }
 
-/// What tells an inode of lower from one that has its number later.
+/// How an inode of lower is told from a later one that reuses its number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Births {
-    /// The time at which it was made, where that is told.
+    /// By its birth time, where the file system reports one.
     #[default]
     Stay,
-    /// Not that time: file systems that lie on top of others give a file a new one with its first change.
+    /// Not by birth time: stacked file systems give a file a new one with its first change.
     Move,
 }
 
 impl Births {
-    /// Whether two are one inode, as far as numbers and births tell.
+    /// Whether the two may be the same inode, as far as numbers and births tell.
     pub fn may_be_one(self, one: InodeKey, other: InodeKey) -> bool {
         (one.device, one.inode) == (other.device, other.inode) && (!self.tell(one, other) || one.btime == other.btime)
     }
 
-    /// The same where nothing may be taken for the inode that is not. Where births do not tell, what looks otherwise counts
-    /// as another.
+    /// Stricter: for callers that must not take another inode for this one. Where births do not tell, a difference in
+    /// size or mtime counts as another inode.
     pub fn are_one(self, one: &Stamp, other: &Stamp) -> bool {
         let looks_alike = || (one.size, one.mtime) == (other.size, other.mtime);
         self.may_be_one(one.key(), other.key()) && (self.tell(one.key(), other.key()) || looks_alike())

@@ -1,7 +1,7 @@
-//! Signals of a change that size does not show (SPEC §7, `risk`). Pure functions over both sides.
+//! Signals in a change that its size does not show (SPEC §7, `risk`). Pure functions over both sides.
 //!
-//! Only what the new side has and the old one lacks counts, so that editing a file which always held a test key or a
-//! conflict marker raises nothing. Patterns miss what is disguised: they are for accidents, not against an adversary.
+//! Only what the new side has and the old one lacks counts, so that editing a file that always held a test key or a
+//! conflict marker raises nothing. Disguised content is missed: the patterns catch accidents, not an adversary.
 
 use std::collections::HashSet;
 
@@ -11,14 +11,14 @@ use crate::diff::{Side, classify, common_prefix, common_suffix};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RiskSignal {
-    /// The file shrank to less than half, and a line like "rest unchanged" stands for what is gone.
+    /// The file shrank to less than half, and a line like "rest unchanged" stands in for what is gone.
     Placeholder,
     ConflictMarkers,
     PrivateKey,
     Token,
     /// New content and a new executable bit at once.
     Executable,
-    /// Text became something that cannot be reviewed.
+    /// Text became content that cannot be reviewed.
     Binary,
 }
 
@@ -35,7 +35,7 @@ impl RiskSignal {
     }
 }
 
-/// Which signals are asked for: one field each, of the same name as in `[risk]`.
+/// The signals that are switched on: one field each, named as in `[risk]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RiskSwitches {
     pub placeholder: bool,
@@ -59,7 +59,7 @@ impl Default for RiskSwitches {
     }
 }
 
-/// One file before and after. A deletion raises nothing and need not be asked about.
+/// One file before and after. A deletion raises nothing, so callers need not ask about it.
 #[derive(Clone, Copy, Debug)]
 pub struct RiskSubject<'a> {
     pub old: Option<RiskSide<'a>>,
@@ -73,7 +73,7 @@ pub struct RiskSide<'a> {
     pub mode: u32,
 }
 
-/// The signals a change raises, of those switched on.
+/// Returns the signals that the change raises, among those switched on.
 pub fn signals(subject: &RiskSubject, switches: &RiskSwitches) -> Vec<RiskSignal> {
     let old = subject.old.map_or(&b""[..], |side| side.content);
     let new = subject.new.content;
@@ -91,7 +91,7 @@ pub fn signals(subject: &RiskSubject, switches: &RiskSwitches) -> Vec<RiskSignal
     asked.iter().filter(|(_, on, raised)| *on && raised()).map(|&(signal, _, _)| signal).collect()
 }
 
-/// What models write in the place of code they did not repeat, in lower case.
+/// What models write in place of code they did not repeat, in lower case.
 const PLACEHOLDERS: [&str; 16] = [
     "rest unchanged",
     "existing code",
@@ -135,17 +135,17 @@ fn conflict_markers_appear(old: &[u8], new: &[u8]) -> bool {
 
 const CONFLICT_MARKERS: [&[u8]; 3] = [b"<<<<<<< ", b"=======", b">>>>>>> "];
 
-/// Counts whole conflicts: a lone row of equal signs underlines a heading, a lone `<<<<<<<` may be quoted.
+/// Counts whole conflicts: a lone row of equal signs may underline a heading, a lone `<<<<<<<` may be quoted.
 fn conflicts(content: &[u8]) -> usize {
     let mut awaited = CONFLICT_MARKERS.into_iter().cycle().peekable();
     let markers = content.split(is_newline).filter(|line| awaited.next_if(|marker| line.starts_with(marker)).is_some());
     markers.count() / 3
 }
 
-/// Key blocks end their first line so: RSA, EC, OPENSSH, ENCRYPTED, plain, and PGP with `BLOCK`.
+/// The ends of a key block's first line: RSA, EC, OPENSSH, ENCRYPTED, plain, and PGP with `BLOCK`.
 const KEY_HEADS: [&[u8]; 2] = [b"PRIVATE KEY-----", b"PRIVATE KEY BLOCK-----"];
 
-/// A key has at least this much base64 in a row soon after its head; code that looks for heads has not.
+/// A real key has at least this much unbroken base64 soon after its head; code that searches for such heads does not.
 const KEY_BODY_BYTES_MIN: usize = 32;
 const KEY_HEADERS_BYTES_MAX: usize = 256;
 
@@ -157,7 +157,7 @@ fn private_key_appears(old: &[u8], new: &[u8]) -> bool {
     })
 }
 
-/// A kind of token that its prefix gives away: how many characters follow at least, and which.
+/// A kind of token known by its prefix: how many characters follow at least, and which.
 struct TokenKind {
     prefix: &'static [u8],
     tail_min: usize,
@@ -198,7 +198,7 @@ const TOKEN_KINDS: [TokenKind; 24] = [
     token("dop_v1_", 64, is_alphanumeric),
 ];
 
-/// For each byte the kinds of token that begin with it, a bit each: most words are no beginning, and the others of few.
+/// The kinds of token that begin with each byte, one bit per kind: most bytes begin none, the others few.
 const KINDS_BEGINNING_WITH: [u32; 256] = {
     let mut kinds = [0; 256];
     let mut kind = 0;
@@ -214,7 +214,7 @@ const fn token(prefix: &'static str, tail_min: usize, alphabet: fn(u8) -> bool) 
 }
 
 fn token_appears(old: &[u8], new: &[u8]) -> bool {
-    // One pass over the words that may be new, since contents may be large and kinds are many.
+    // One pass over the words that may be new: contents may be large, and there are many kinds.
     let changed = changed_lines(old, new);
     let kinds_at = |at: usize| KINDS_BEGINNING_WITH[usize::from(changed[at])];
     let word_starts = (0..changed.len()).filter(|at| kinds_at(*at) != 0 && !continues_a_word(changed, *at));
@@ -223,7 +223,7 @@ fn token_appears(old: &[u8], new: &[u8]) -> bool {
     tokens.any(|token| !contains(old, token))
 }
 
-/// Those whose bits are set.
+/// The kinds whose bits are set.
 fn kinds(mut bits: u32) -> impl Iterator<Item = &'static TokenKind> {
     std::iter::from_fn(move || {
         let kind = TOKEN_KINDS.get(usize::try_from(bits.trailing_zeros()).ok()?)?;
@@ -233,7 +233,7 @@ fn kinds(mut bits: u32) -> impl Iterator<Item = &'static TokenKind> {
 }
 
 impl TokenKind {
-    /// The token that the content begins with, if it is of this kind.
+    /// Returns the token that `content` begins with, if it is of this kind.
     fn match_start<'a>(&self, content: &'a [u8]) -> Option<&'a [u8]> {
         let tail = content.strip_prefix(self.prefix)?;
         let length = tail.iter().take_while(|byte| (self.alphabet)(**byte)).count();
@@ -242,7 +242,7 @@ impl TokenKind {
     }
 }
 
-/// The new content from the first line that differs to the last.
+/// Returns the new content from the first differing line to the last.
 fn changed_lines<'a>(old: &[u8], new: &'a [u8]) -> &'a [u8] {
     let before = common_prefix(old, new);
     let start = new[..before].iter().rposition(is_newline).map_or(0, |at| at + 1);
@@ -257,15 +257,15 @@ fn continues_a_word(content: &[u8], at: usize) -> bool {
     at > 0 && is_word(content[at - 1])
 }
 
-/// Documentation writes `ghp_xxxxxxxx` and `AKIAIOSFODNN7EXAMPLE`; a random tail has many different characters, a digit
-/// among them.
+/// Rejects the `ghp_xxxxxxxx` and `AKIAIOSFODNN7EXAMPLE` of documentation; a random tail has many different
+/// characters, a digit among them.
 fn is_random(tail: &[u8]) -> bool {
     let distinct: HashSet<&u8> = tail.iter().collect();
     distinct.len() >= 8 && tail.iter().any(u8::is_ascii_digit) && !contains(tail, b"EXAMPLE")
 }
 
 fn executable_bit_appears(subject: &RiskSubject) -> bool {
-    // A new file has no old mode to compare with: a script created ready to run is everyday work.
+    // A new file has no old mode to compare with, and creating a script ready to run is everyday work.
     subject.old.is_some_and(|old| old.mode & 0o111 == 0 && subject.new.mode & 0o111 != 0)
 }
 

@@ -1,9 +1,9 @@
-//! Decides by size: the table of SPEC §5, row by row. Rules and the other reasons are asked before, elsewhere.
+//! Decides by size: the table of SPEC §5, row by row. Rules and the other reasons come first, elsewhere.
 
 use crate::diff::{Measure, Side, classify, measure};
 use crate::model::Reason;
 
-/// What a user sets to say how much may land unreviewed.
+/// The user's settings for how much may land unreviewed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Thresholds {
     /// Changed lines that land whatever the file's size.
@@ -20,10 +20,10 @@ impl Default for Thresholds {
     }
 }
 
-/// What is seen in lines of a reasonable length stays below this; more in few lines is a giant line (SPEC §5).
+/// Few changed lines of a reasonable length stay below this; more than this means a giant line (SPEC §5).
 pub const HUNK_BYTES_MAX: u64 = 16 * 1024;
 
-/// A deletion of what cannot be diffed is judged by its bytes alone (SPEC §5).
+/// The deletion of a file that cannot be diffed is judged by its bytes alone (SPEC §5).
 pub const UNREAD_DELETION_BYTES_MAX: u64 = 16 * 1024;
 
 /// What happens to the path.
@@ -35,18 +35,18 @@ pub enum Act {
     Delete,
 }
 
-/// All that the verdict depends on.
+/// Everything the verdict depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
     pub act: Act,
-    /// The new content equals, byte for byte, what the project has now; for a deletion, it has nothing.
+    /// The new content equals, byte for byte, what the project has now; for a deletion, the project has nothing there.
     pub identical: bool,
     /// Absent only if the path did not exist and has no anchor, so that a deletion of it loses nothing.
     pub old: Side,
     pub old_bytes: u64,
     /// Absent for a deletion.
     pub new: Side,
-    /// Wanted where the old side is text and the new one text or absent. A missing one holds.
+    /// Needed if the old side is text and the new one text or absent; the change is held without it.
     pub measure: Option<Measure>,
 }
 
@@ -58,7 +58,7 @@ pub enum Verdict {
     Hold(Reason),
 }
 
-/// Why it may land, as the outcome tells it.
+/// Why a change may land, as reported with the outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LandNote {
     NewFile,
@@ -68,7 +68,7 @@ pub enum LandNote {
 }
 
 impl Facts {
-    /// The facts about contents that are at hand; large ones need not be, and are described field by field.
+    /// Facts about contents in memory; large contents may stay on disk, and are then described field by field.
     pub fn of(old: Option<&[u8]>, new: Option<&[u8]>) -> Self {
         let (old_side, new_side) = (classify(old), classify(new));
         let comparable = old_side == Side::Text && matches!(new_side, Side::Text | Side::Absent);
@@ -83,7 +83,7 @@ impl Facts {
     }
 }
 
-/// The rows of SPEC §5 in their order.
+/// Goes through the rows of SPEC §5 in their order.
 pub fn judge(facts: &Facts, thresholds: &Thresholds) -> Verdict {
     if facts.identical {
         return Verdict::Unchanged;
@@ -132,7 +132,7 @@ fn judge_measure(measure: &Measure, thresholds: &Thresholds) -> Verdict {
 
 fn is_small(measure: &Measure, thresholds: &Thresholds) -> bool {
     let changed = measure.changed();
-    // A bounded count is an upper one, so what it lets pass below the floor would pass anyway.
+    // A bounded count is an upper bound, so a change at or below the floor by that count lands rightly.
     changed <= thresholds.floor
         || (changed < thresholds.ceil && !measure.bounded && !exceeds(changed, measure.old_lines, thresholds.ratio))
 }
@@ -141,10 +141,10 @@ fn has_giant_line(measure: &Measure, thresholds: &Thresholds) -> bool {
     measure.changed_bytes > HUNK_BYTES_MAX && exceeds(measure.changed_bytes, measure.total_bytes, thresholds.ratio)
 }
 
-/// The last digit of a ratio that counts. Whole numbers compare exactly, where 0.40 as a float is a little off.
+/// The precision of a ratio. Integers compare exactly, where 0.40 as a float is a little off.
 const RATIO_UNITS: u128 = 1_000_000_000;
 
-/// Whether `part` is more than `ratio` of `total`; of nothing, no part is (SPEC §5: an empty old file has ratio 0).
+/// Whether `part` is more than `ratio` of `total`; never if `total` is 0 (SPEC §5: an empty old file has ratio 0).
 fn exceeds(part: u64, total: u64, ratio: f64) -> bool {
     let ratio_units = (ratio * RATIO_UNITS as f64).round() as u128;
     total > 0 && u128::from(part) * RATIO_UNITS > u128::from(total) * ratio_units

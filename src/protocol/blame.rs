@@ -8,37 +8,37 @@ use serde::{Deserialize, Serialize};
 pub struct BlameReply {
     #[serde(flatten)]
     pub path: RelPath,
-    /// In the order of the lines, as the view shows them.
+    /// In line order, as the view shows them.
     pub spans: Vec<BlameSpan>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u64>,
 }
 
-/// What is known of where a line comes from.
+/// The kind of place a line comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LineOrigin {
-    /// It was there before the first event that tells of the file, or no event does.
+    /// The line was there before the first event about the file, or there is no such event.
     BeforeLog,
     /// An event brought it into the project.
     Event,
-    /// Somebody else did, below.
+    /// It was brought from outside, below the mount.
     Outside,
     /// It waits for review.
     Held,
-    /// It was written and nobody has judged it.
+    /// It was written but not yet judged.
     Unjudged,
 }
 
-/// Lines in a row that come from the same. Fields that do not apply are absent.
+/// Consecutive lines with the same origin. Fields that do not apply are absent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlameSpan {
-    /// The number of the first, from 1.
+    /// The number of the first line, from 1.
     pub line: u64,
     pub text: String,
     pub origin: LineOrigin,
-    /// False: a content in between is not kept any more. They are no younger than told; they may be as old as the event
-    /// `since`, or where that is absent, older than the log.
+    /// False if a content in between is no longer kept. The lines are then no younger than stated; they may be as old as
+    /// the event `since`, or if that is absent, older than the log.
     pub certain: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<u64>,
@@ -46,7 +46,7 @@ pub struct BlameSpan {
     pub by: BlamedOn,
 }
 
-/// The event or the held change that lines come from, and who wrote them.
+/// The event or held change that lines come from, and who wrote them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlamedOn {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -61,7 +61,7 @@ pub struct BlamedOn {
     pub operation: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// Of who wrote, or, where nobody is known to have, of who asked.
+    /// The writer's; if no writer is known, the asker's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -73,7 +73,7 @@ pub struct BlamedOn {
 }
 
 impl BlamedOn {
-    /// The program to name, where there is only room for one.
+    /// The program to name if there is only room for one.
     pub fn program(&self) -> Option<&Program> {
         self.written_by.as_ref().or(self.opened_by.as_ref())
     }

@@ -1,9 +1,9 @@
-//! Refusals and failures: their codes, their exit statuses, and how they travel.
+//! Refusals and failures: their codes, their exit statuses, and their JSON.
 
 use crate::model::{ChangeId, RelPath};
 use serde::{Deserialize, Serialize};
 
-/// Why a request was not done (SPEC §17).
+/// Why a request was not carried out (SPEC §17).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
@@ -31,14 +31,14 @@ pub enum ErrorCode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Exit {
     Done = 0,
-    /// Also: something is held, where `--exit-code` asked for it.
+    /// Also used if something is held and `--exit-code` was given.
     Failed = 1,
     Usage = 2,
     NotMounted = 3,
     Unknown = 4,
     Refused = 5,
     NotPermitted = 6,
-    /// The command of `check` did not end well.
+    /// The command of `check` failed.
     CheckFailed = 8,
 }
 
@@ -56,10 +56,10 @@ impl ErrorCode {
     }
 }
 
-/// Changes that a refusal tells of.
+/// The most changes that a refusal names.
 const CHANGES_TOLD_MAX: usize = 20;
 
-/// One refusal. `id` and `path` say what it is about, where it is about one thing.
+/// One refusal. `id` and `path` name its subject, if it is about a single one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorBody {
     pub code: ErrorCode,
@@ -68,10 +68,10 @@ pub struct ErrorBody {
     pub id: Option<String>,
     #[serde(flatten)]
     pub path: Option<RelPath>,
-    /// The live id that took the place of a superseded one.
+    /// The last successor of a superseded id, usually one still held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new_id: Option<String>,
-    /// More than a line: the hunks of a conflict. Boxed, so that an error stays small enough to return.
+    /// More than one line, such as the hunks of a conflict. Boxed to keep an error small enough to return.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<Box<str>>,
 }
@@ -85,7 +85,7 @@ impl ErrorBody {
         Self { id: Some(id.into()), ..self }
     }
 
-    /// Tells in detail which changes it is for, a line each.
+    /// Names the changes concerned in `detail`, one line each.
     pub fn telling<'a>(self, changes: impl ExactSizeIterator<Item = (&'a ChangeId, &'a RelPath)>) -> Self {
         let more = changes.len().saturating_sub(CHANGES_TOLD_MAX);
         let told = changes.take(CHANGES_TOLD_MAX).map(|(id, path)| format!("{id}  {path}\n"));
@@ -93,7 +93,7 @@ impl ErrorBody {
         Self { detail: Some(detail.into_boxed_str()), ..self }
     }
 
-    /// What can be done about it, where the message does not say so, as words of the command line.
+    /// Returns the command-line step that helps, if the message does not name it.
     pub fn remedy(&self) -> Option<String> {
         match (self.code, self.id.as_deref(), self.new_id.as_deref()) {
             (ErrorCode::Superseded, _, Some(new)) => Some(format!("To see what it became: fettlefs diff {new}")),
@@ -104,7 +104,7 @@ impl ErrorBody {
             (ErrorCode::Conflict, Some(_), _) => {
                 Some("To land it anyway, keeping the other as a backup: confirm it with --force".to_owned())
             }
-            // One that is about no change is about the whole project.
+            // A refusal that is about no single change is about the whole project.
             (ErrorCode::Busy, _, _) if self.id.is_some() || self.path.is_some() => {
                 Some("To wait for the writer: fettlefs flush --wait".to_owned())
             }

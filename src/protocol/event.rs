@@ -1,4 +1,4 @@
-//! What happened: one line of `events.jsonl`, one entry of `log` (SPEC §14).
+//! Events: one line of `events.jsonl`, one entry of `log` (SPEC §14).
 
 use std::collections::BTreeMap;
 
@@ -13,14 +13,14 @@ pub enum EventName {
     WriteLanded,
     WriteHeld,
     WriteDenied,
-    /// Somebody asked for what they may not.
+    /// An asker was refused for lack of rights.
     RequestRefused,
-    /// Somebody asks for a decision about what is held.
+    /// Someone asks for a decision about what is held.
     ReviewRequested,
     Confirmed,
     ConfirmFailed,
     Discarded,
-    /// A change waits no more, by what a program did: it is removed, or equal to the project.
+    /// A program's action ended a hold: the change was removed, or became equal to the project.
     HoldEnded,
     RolledBack,
     Undone,
@@ -36,21 +36,21 @@ pub enum EventName {
     SessionEnded,
 }
 
-/// A program as the kernel tells of it. Text only for people: what is not UTF-8 is replaced.
+/// A program as the kernel reports it. The text is only for people: bytes that are not UTF-8 are replaced.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program {
-    /// Of the process, and the user it acted for at that moment.
+    /// The process, and the user for whom it acted at that moment.
     pub pid: u32,
     pub uid: u32,
     pub exe: Option<String>,
-    /// Arguments with blanks between them, cut after 512 bytes.
+    /// The arguments separated by blanks, cut after 512 bytes.
     pub cmdline: Option<String>,
 }
 
-/// One thing that happened. Fields that do not apply are absent, but for the two programs, which are then null.
+/// One event. Fields that do not apply are absent, except the two programs, which are then null.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// Counts up by one through a project's whole life; a gap means that the file in between was rotated away.
+    /// Counts up by one through a project's whole life; a gap means that the events in between were rotated away.
     pub seq: u64,
     #[serde(serialize_with = "words::time")]
     pub time: jiff::Timestamp,
@@ -73,7 +73,7 @@ pub struct Event {
     pub insertions: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deletions: Option<u64>,
-    /// Judged together with the landing before it at this path (SPEC §4.6): its counts tell of that one, too.
+    /// Judged together with the previous landing at this path (SPEC §4.6), so its counts include that one's.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub continues: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -116,15 +116,15 @@ impl EventName {
     ];
 }
 
-/// The note of the landing of what was not there.
+/// The note on a landing that created the file.
 pub const NEW_FILE: &str = "[new file]";
 
-/// Whether the note of a landing says that something is gone.
+/// Whether a landing's note says that something was removed.
 pub fn tells_of_removal(note: &str) -> bool {
     note == "[deleted]" || note.ends_with(" removed]")
 }
 
-/// The last event of each path, its lines added up with those of what was done there before in the same way.
+/// Returns the last event of each path, its line counts added to those of the same kind of events just before it there.
 pub fn last_of_each_path(events: impl IntoIterator<Item = Event>) -> BTreeMap<RelPath, Event> {
     let mut paths: BTreeMap<RelPath, Edits> = BTreeMap::new();
     for event in events {
@@ -135,10 +135,10 @@ pub fn last_of_each_path(events: impl IntoIterator<Item = Event>) -> BTreeMap<Re
     paths.into_iter().map(|(path, edits)| (path, edits.summed())).collect()
 }
 
-/// What happened at one path.
+/// The events at one path, summed up.
 struct Edits {
     last: Event,
-    /// Lines of what came before, and is not told again by the last.
+    /// Lines of earlier events that the last one does not include.
     insertions: u64,
     deletions: u64,
 }
@@ -150,7 +150,7 @@ impl Edits {
             return Self { last: event, insertions: 0, deletions: 0 };
         };
         let (mut insertions, mut deletions) = (earlier.insertions, earlier.deletions);
-        // What waits is told as a whole each time.
+        // A held change is always reported with its total counts.
         let tells_again = event.continues || event.event == EventName::WriteHeld;
         if !tells_again {
             insertions += earlier.last.insertions.unwrap_or_default();
@@ -172,7 +172,7 @@ impl Edits {
 }
 
 impl Event {
-    /// An event with nothing but its name; the caller fills in what is known.
+    /// An event with only its name; the caller fills in the rest.
     pub fn new(seq: u64, time: jiff::Timestamp, event: EventName) -> Self {
         Self {
             seq,

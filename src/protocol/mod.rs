@@ -1,7 +1,7 @@
-//! What clients and the daemon say to each other, as values for JSON. `docs/PROTOCOL.md` is the same for people.
+//! The messages between clients and the daemon, as values for JSON. `docs/PROTOCOL.md` describes them for people.
 //!
-//! Nothing here does I/O or reads a clock. Requests are refused here when they are malformed; whether they are
-//! permitted or can be done is decided elsewhere. Begin with [`Request::parse`] and [`Response`].
+//! Nothing here does I/O or reads a clock. Malformed requests are refused here; whether a request is permitted or
+//! possible is decided elsewhere. Begin with [`Request::parse`] and [`Response`].
 
 mod blame;
 mod check;
@@ -43,21 +43,21 @@ pub const VERSION: u64 = 1;
 /// The largest request, so that a client can neither fill the daemon's memory nor need more than one write (SPEC §11).
 pub const REQUEST_BYTES_MAX: usize = 64 << 10;
 
-/// The largest reply line, end of line included (SPEC §11). What is longer comes in pages.
+/// The largest reply line, end of line included (SPEC §11). Longer answers come in pages.
 pub const REPLY_BYTES_MAX: usize = 8 << 20;
 
 /// Names under which clients reach a daemon: the view's virtual file, and the socket in the state directory.
 pub const STATE_DIRECTORY: &str = ".fettle";
 pub const CONTROL_FILE: &str = "control";
 pub const CONTROL_SOCKET: &str = "control.sock";
-/// What every state directory has, and no other of that name.
+/// A file that every state directory has, and no other directory under that name.
 pub const INSTANCE_FILE: &str = "instance";
-/// What shells read by themselves, in the view.
+/// Where the view keeps the files that shells read by themselves.
 pub const SHELL_DIRECTORY: &str = "shell";
 pub const BASH_SCRIPT: &str = "effects.bash";
-/// The name under which zsh looks for it where `ZDOTDIR` is that directory.
+/// The name that zsh looks for if `ZDOTDIR` is that directory.
 pub const ZSH_SCRIPT: &str = ".zshenv";
 
-/// A symbolic link in a state directory outside the project, which names the project. Without it a client below a
-/// subdirectory of the project could not tell what its relative paths are relative to.
+/// A symlink to the project, in a state directory outside of it. Without it a client below a subdirectory of the project
+/// could not tell what its relative paths are relative to.
 pub const PROJECT_LINK: &str = "project";

@@ -1,4 +1,4 @@
-//! What can be asked, and which fields each question takes.
+//! The operations, and the fields that each takes.
 
 /// One operation of the control protocol (SPEC §11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,19 +20,19 @@ pub enum Op {
     Meter,
     Patch,
     Check,
-    /// Somebody who may not decide asks somebody who may.
+    /// Asks for a decision by someone who may make it.
     RequestReview,
     Flush,
     Unmount,
-    /// What the asker starts from here on is a run.
+    /// Begins a run: what the asker starts from here on belongs to it.
     Run,
-    /// The asker's run is over.
+    /// Ends the asker's run.
     Leave,
     Version,
 }
 
-/// Each operation's name and the fields it takes beside `v` and `op`. A field that an operation does not take is
-/// refused: `dry_run` must never be ignored by something that acts.
+/// Each operation's name and the fields it takes besides `v` and `op`. Any other field is refused: an operation that acts
+/// must never ignore `dry_run`.
 const OPS: [(Op, &str, &[&str]); 23] = [
     (Op::Status, "status", &["all", "offset", "limit"]),
     (Op::Diff, "diff", &["ids", "paths", "args", "all", "binary", "offset", "limit", "told"]),
@@ -72,7 +72,7 @@ impl Op {
         self.row().1
     }
 
-    /// The fields this operation takes beside `v` and `op`.
+    /// The fields that this operation takes besides `v` and `op`.
     pub fn fields(self) -> &'static [&'static str] {
         self.row().2
     }

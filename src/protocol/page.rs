@@ -1,4 +1,4 @@
-//! Cutting long lists into replies that fit.
+//! Cuts long lists into replies that fit.
 
 use std::convert::Infallible;
 use std::io::{self, Write};
@@ -7,7 +7,7 @@ use super::{ChangeDiff, DiffReply, DiffText};
 use crate::model::{Digest, Hasher};
 use serde::Serialize;
 
-/// Bytes of entries a page may have. Half of a reply, so that what stands around the entries always fits.
+/// The most bytes of entries on a page. Half of a reply, so that the rest of the reply always fits.
 const PAGE_BYTES_MAX: usize = super::REPLY_BYTES_MAX / 2;
 
 /// Some entries of a longer list, and where the next page begins if this is not the last.
@@ -17,21 +17,21 @@ pub struct Page<T> {
     pub next: Option<u64>,
 }
 
-/// The page of `entries` that begins at entry `offset`, of at most `limit` entries (0 counts as 1). It has at least one entry while
-/// there are any, so that a reader always gets on.
+/// Returns the page of `entries` that begins at entry `offset` and has at most `limit` entries (0 counts as 1). It has at
+/// least one entry while there are any, so that a reader always makes progress.
 pub fn page<T: Serialize>(entries: Vec<T>, offset: u64, limit: Option<u64>) -> Page<T> {
     let mut cut = Cut::new(offset, limit);
     Page { entries: cut.part(entries), next: cut.next() }
 }
 
-/// [`page`] of several lists, one behind the other, of which no more is made than the page tells.
+/// Pages like [`page`] through several lists in a row, making only the entries that are on the page.
 pub struct Cut {
-    /// Entries that come before the page, and that it may have.
+    /// The number of entries before the page, and the most entries on it.
     offset: usize,
     limit: u64,
-    /// None where no page is cut.
+    /// The bytes left on the page; `None` if nothing is cut.
     room: Option<usize>,
-    /// Entries before and on the page so far.
+    /// The entries before and on the page so far.
     passed: usize,
     taken: u64,
     next: Option<u64>,
@@ -44,38 +44,38 @@ impl Cut {
         Self { offset, limit, room: Some(PAGE_BYTES_MAX), passed: 0, taken: 0, next: None }
     }
 
-    /// As much as fits in so many bytes, for what no further page follows.
+    /// Takes as much as fits in `bytes`, for an answer without further pages.
     pub fn within(bytes: usize) -> Self {
         Self { room: Some(bytes), ..Self::new(0, None) }
     }
 
-    /// Takes everything, for what is no reply.
+    /// Takes everything, for output that is no reply.
     pub fn none() -> Self {
         Self { room: None, ..Self::new(0, None) }
     }
 
-    /// How many entries of the next list the page does not have because it begins later.
+    /// How many entries of the next list come before the page.
     pub fn skipped(&self) -> usize {
         self.offset.saturating_sub(self.passed)
     }
 
-    /// Whether the page has ended, so that nothing of the lists that follow is on it.
+    /// Whether the page has ended, so that it contains nothing of the lists that follow.
     pub fn is_full(&self) -> bool {
         self.next.is_some()
     }
 
-    /// Where the next page begins; none while nothing is left for it.
+    /// Where the next page begins; `None` if nothing is left for it so far.
     pub fn next(&self) -> Option<u64> {
         self.next
     }
 
-    /// What the page has of the next list.
+    /// Returns the entries of the next list that are on the page.
     pub fn part<T: Serialize>(&mut self, list: Vec<T>) -> Vec<T> {
         let Ok(told) = self.part_made(list, Ok::<T, Infallible>);
         told
     }
 
-    /// The same, where `make` makes the entries of those of the list.
+    /// The same, but `make` turns the elements of the list into entries.
     pub fn part_made<S, T: Serialize, E>(
         &mut self,
         list: Vec<S>,
@@ -110,41 +110,41 @@ impl Cut {
     }
 }
 
-/// Bytes of changes that a page of diffs may have. The rest of a reply is for what stands around them.
+/// The most bytes of changes on a page of diffs. The rest of a reply is for what surrounds them.
 const DIFF_PAGE_BYTES_MAX: usize = super::REPLY_BYTES_MAX / 8 * 7;
 
-/// As how many bytes JSON spells one at most: one that is not printable as six, and all once more in base64 where not all is
-/// UTF-8.
+/// The most bytes that JSON needs for one byte of text: six if it is not printable, and all text once more in base64
+/// if not all of it is UTF-8.
 const SPELLED_BYTES_MAX: usize = 8;
 
-/// A page of diffs, made a change at a time. What is counted is a place for each change and, behind it, the bytes of its text:
-/// a change without text has its place on some page, too.
+/// A page of diffs, made one change at a time. Positions count one place for each change, then the bytes of its text, so
+/// that even a change without text has a place on some page.
 pub struct DiffCut {
     offset: u64,
     end: u64,
     room: usize,
-    /// Places and bytes of the changes so far.
+    /// The places and bytes of the changes so far.
     passed: u64,
     page: DiffReply,
-    /// All that comes before the page and, once there is some of it, before its end.
+    /// A digest of everything up to the end of this page, as far as it has been made.
     told: Hasher,
     before: Option<Digest>,
 }
 
 impl DiffCut {
-    /// The page that begins at `offset`, and counts up to `limit`.
+    /// The page that begins at `offset` and covers at most `limit` positions.
     pub fn new(offset: u64, limit: Option<u64>) -> Self {
         let end = offset.saturating_add(limit.unwrap_or(u64::MAX).max(1));
         let (page, told) = (DiffReply::default(), Hasher::default());
         Self { offset, end, room: DIFF_PAGE_BYTES_MAX, passed: 0, page, told, before: None }
     }
 
-    /// Whether nothing of the changes that follow is on the page.
+    /// Whether the page contains nothing of the changes that follow.
     pub fn is_full(&self) -> bool {
         self.page.next.is_some()
     }
 
-    /// What stands for all that comes before the page: another digest where the changes are not those of the pages before.
+    /// The digest of everything before the page. It differs if the changes are no longer those of the previous pages.
     pub fn before(&self) -> Digest {
         self.before.unwrap_or_else(|| self.told.clone().finish())
     }
@@ -153,8 +153,8 @@ impl DiffCut {
         DiffReply { told: self.page.next.map(|_| self.told.finish()), ..self.page }
     }
 
-    /// Adds the part of the next change that belongs on this page. The first change that reaches past the page's start gets at
-    /// least some text.
+    /// Adds the part of the next change that belongs on this page. The first change that reaches past the page's
+    /// start gets at least some text.
     pub fn take(&mut self, mut change: ChangeDiff) {
         let text = std::mem::take(&mut change.text.0);
         let start = self.passed;
@@ -179,7 +179,7 @@ impl DiffCut {
             self.begin();
         }
         self.tell(&change, &text[..from]);
-        // Or within it.
+        // The page may also begin within the change's text.
         self.begin();
         change.text = DiffText(self.fitting(&text[from..to]));
         self.told.update(&change.text.0);
@@ -189,7 +189,7 @@ impl DiffCut {
         self.page.changes.push(change);
     }
 
-    /// All that was told so far comes before the page, unless that has begun.
+    /// Fixes the digest of everything before the page, unless the page has begun already.
     fn begin(&mut self) {
         self.before = Some(self.before());
     }
@@ -200,7 +200,7 @@ impl DiffCut {
         self.told.update(text);
     }
 
-    /// As much of a text as there is room for, and never nothing.
+    /// Returns as much of a text as there is room for, but never nothing.
     fn fitting(&self, text: &[u8]) -> Vec<u8> {
         let whole = DiffText(text.to_vec());
         match json_bytes(&whole) <= self.room {
@@ -210,13 +210,13 @@ impl DiffCut {
     }
 }
 
-/// What does not serialise is cut out as if it were too large; the reply itself then tells the error.
+/// An entry that cannot be serialized counts as too large; serializing the reply then reports the error.
 fn json_bytes<T: Serialize>(entry: &T) -> usize {
     let mut bytes = Counted(1);
     serde_json::to_writer(&mut bytes, entry).map_or(PAGE_BYTES_MAX, |()| bytes.0)
 }
 
-/// Bytes that are only counted.
+/// Counts the bytes written to it.
 struct Counted(usize);
 
 impl Write for Counted {

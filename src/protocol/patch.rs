@@ -1,6 +1,6 @@
-//! What a patch asks for: replacements in files, each found by the text around it (SPEC §16).
+//! The contents of a patch: replacements in files, each found by the text around it (SPEC §16).
 //!
-//! `docs/patch.schema.json` is the same for programs, and [`parse_patch`] reads what people and programs hand to the
+//! `docs/patch.schema.json` describes them for programs. [`parse_patch`] reads what people and programs pass to the
 //! command: that JSON, or blocks of text (`patch_text.rs`).
 
 use super::patch_text::parse_blocks;
@@ -8,27 +8,27 @@ use super::{Outcome, ProtocolError, words};
 use crate::model::{Digest, Object, RelPath};
 use serde::{Deserialize, Serialize};
 
-/// Files of one patch. They are all open at once while it is written.
+/// The most files in one patch. All of them are open at once while it is written.
 pub const PATCH_FILES_MAX: usize = 100;
 
-/// Hunks of one patch, over all its files. More is a new version of the file, which is simply written.
+/// The most hunks in one patch, over all its files. A larger change is better written as a new version of the file.
 pub const PATCH_HUNKS_MAX: usize = 500;
 
-/// Places that one hunk may be meant for.
+/// The most places that one hunk may apply to.
 pub const PATCH_MATCHES_MAX: u32 = 1000;
 
-/// What is done to one file.
+/// The changes to one file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Object<FileFields>", into = "FileFields")]
 pub struct FilePatch {
     pub path: RelPath,
-    /// Of the whole file that the patch was made for.
+    /// The hash of the whole file that the patch was made for.
     pub base_sha256: Digest,
     /// At least one.
     pub hunks: Vec<PatchHunk>,
 }
 
-/// The JSON of it. Not flattened as other paths are: then an unknown field would pass.
+/// The JSON of a [`FilePatch`]. The path is not flattened as elsewhere, because then unknown fields would pass.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FileFields {
@@ -51,7 +51,7 @@ pub struct PatchHunk {
     pub right: String,
     #[serde(default)]
     pub new: String,
-    /// In exactly so many places.
+    /// The exact number of places.
     #[serde(default = "once", skip_serializing_if = "is_once")]
     pub matches: u32,
 }
@@ -87,14 +87,14 @@ impl From<FilePatch> for FileFields {
     }
 }
 
-/// The canonical form, as it stands on standard input.
+/// A patch in its canonical form, as passed on standard input.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Document {
     files: Vec<FilePatch>,
 }
 
-/// A patch as JSON, or as blocks of text where it does not begin with a brace.
+/// Parses a patch: as JSON if it begins with a brace, otherwise as blocks of text.
 pub fn parse_patch(bytes: &[u8]) -> Result<Vec<FilePatch>, ProtocolError> {
     let wrong = |err: &dyn std::fmt::Display| ProtocolError::Patch(err.to_string());
     let files = match bytes.trim_ascii_start().first() {
@@ -105,7 +105,7 @@ pub fn parse_patch(bytes: &[u8]) -> Result<Vec<FilePatch>, ProtocolError> {
     Ok(files)
 }
 
-/// Bounds of a patch, whichever way it came.
+/// Checks the bounds of a patch, whichever form it came in.
 pub(super) fn check_patch(files: &[FilePatch]) -> Result<(), ProtocolError> {
     let hunks: usize = files.iter().map(|file| file.hunks.len()).sum();
     let twice = files.iter().enumerate().find(|(at, file)| files[..*at].iter().any(|other| other.path == file.path));
@@ -121,7 +121,7 @@ pub(super) fn check_patch(files: &[FilePatch]) -> Result<(), ProtocolError> {
     }
 }
 
-/// What became of a patch: an outcome for each file, in the order of the patch, with the hash it has now.
+/// The result of a patch: an outcome for each file, in the order of the patch, with the file's new hash.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 pub struct PatchReply {
     pub outcomes: Vec<Outcome>,

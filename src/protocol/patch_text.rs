@@ -1,4 +1,4 @@
-//! The textual form of a patch, for who writes one by hand or by a shell's here-document.
+//! The textual form of a patch, for people who write one by hand or in a shell's here-document.
 //!
 //! ```text
 //! FILE src/a.rs
@@ -15,13 +15,13 @@
 //! >>>>>>> END
 //! ```
 //!
-//! Sections are whole lines, taken byte for byte with their ends; `LEFT` and `RIGHT` may be absent. `HUNK 3` is meant for
-//! exactly three places. A line that looks like a marker cannot be content: such a patch is written as JSON.
+//! Sections are whole lines, taken byte for byte with their line ends; `LEFT` and `RIGHT` may be absent. `HUNK 3` applies
+//! to exactly three places. A line that looks like a marker cannot be content: such a patch is written as JSON.
 
 use super::patch::{FilePatch, PATCH_MATCHES_MAX, PatchHunk};
 use crate::model::{Digest, RelPath};
 
-/// Why some text is no patch.
+/// The reason why some text is no patch.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NotBlocks {
     #[error("it is empty")]
@@ -43,7 +43,7 @@ const RIGHT: &str = ">>>>>>> RIGHT";
 const END: &str = ">>>>>>> END";
 const MARKERS: [&str; 5] = [LEFT, OLD, NEW, RIGHT, END];
 
-/// Characters of a line that an error repeats.
+/// The most characters of a line that an error repeats.
 const FOUND_CHARS_MAX: usize = 60;
 
 pub(super) fn parse_blocks(bytes: &[u8]) -> Result<Vec<FilePatch>, NotBlocks> {
@@ -100,7 +100,7 @@ impl<'a> Reader<'a> {
         places.ok_or_else(|| self.wrong(format!("{count} is not a number of places, 1 to {PATCH_MATCHES_MAX}")))
     }
 
-    /// The lines between this marker and the next; none where another marker stands.
+    /// Returns the lines between this marker and the next; `None` if the current line is not `marker`.
     fn section(&mut self, marker: &str) -> Result<Option<String>, NotBlocks> {
         if self.here() != Some(marker) {
             return Ok(None);
@@ -113,7 +113,7 @@ impl<'a> Reader<'a> {
         Ok(Some(lines.concat()))
     }
 
-    /// What follows `keyword` on this line, which is read.
+    /// Returns what follows `keyword` on the current line, and moves past it.
     fn word(&mut self, keyword: &str, wanted: &'static str) -> Result<&'a str, NotBlocks> {
         let rest = self.here().and_then(|line| line.strip_prefix(keyword)).ok_or_else(|| self.expected(wanted))?;
         self.at += 1;
@@ -134,7 +134,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Of the line that was read last.
+    /// An error about the line that was read last.
     fn wrong(&self, why: String) -> NotBlocks {
         NotBlocks::Value { line: self.at, why }
     }
@@ -149,7 +149,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A line without its end, of either kind.
+/// Strips the line end, of either kind.
 fn bare(line: &str) -> &str {
     let line = line.strip_suffix('\n').unwrap_or(line);
     line.strip_suffix('\r').unwrap_or(line)

@@ -1,41 +1,41 @@
-//! What `read` and `meter` answer.
+//! The answers of `read` and `meter`.
 
 use super::ExternalKind;
 use crate::model::{Digest, RelPath};
 use serde::{Deserialize, Serialize};
 
-/// In what form a reader is given a file (SPEC §16).
+/// The form in which a reader gets a file (SPEC §16).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReadForm {
-    /// All of it.
+    /// The whole file.
     Content,
-    /// Some of its lines.
+    /// Some lines of it.
     Part,
-    /// One line that says so.
+    /// One line saying that nothing has changed.
     Unchanged,
     /// A unified diff since what the session last received.
     Diff,
-    /// One line that says what the session's own patches have made of it.
+    /// One line saying what the session's own patches have made of the file.
     Certificate,
-    /// Nothing: what the session had received is forgotten.
+    /// Nothing: what the session had received has been forgotten.
     Forgotten,
 }
 
-/// A file, or what its reader does not have of it yet. `offset`, `limit` and `next` count lines.
+/// A file, or the part of it that its reader lacks. `offset`, `limit` and `next` count lines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadReply {
     #[serde(flatten)]
     pub path: RelPath,
     pub form: ReadForm,
-    /// What the reader is to be shown.
+    /// The text to show to the reader.
     pub text: String,
-    /// Of the file as it is now, whatever the form.
+    /// The hash of the whole present file, whatever the form.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<Digest>,
     pub size: u64,
     pub lines: u64,
-    /// Under which name it is remembered that this was received; null: under none.
+    /// The name of the session for which this reading is remembered; null if it is not remembered.
     pub session: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub insertions: Option<u64>,
@@ -51,21 +51,21 @@ pub struct ReadReply {
 }
 
 impl ReadReply {
-    /// Text bytes in one page, but for a single line that is longer. An eighth of a reply: JSON may spell one byte with six
-    /// characters.
+    /// The most bytes of text in one page, except for a single longer line. An eighth of a reply: JSON may spell one
+    /// byte with six characters.
     pub const PAGE_BYTES_MAX: usize = super::REPLY_BYTES_MAX / 8;
 
-    /// Puts the page that follows this one behind it.
+    /// Appends the page that follows this one.
     pub fn append(&mut self, page: Self) {
         self.text.push_str(&page.text);
         self.next = page.next;
     }
 }
 
-/// What one session asked for and was given, in bytes.
+/// How many bytes one session asked for and received.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 pub struct Meter {
-    /// Null: reads without a session, and of sessions that are forgotten.
+    /// Null: reads without a session, and those of forgotten sessions.
     pub session: Option<String>,
     pub uid: u32,
     #[serde(flatten)]
@@ -75,10 +75,10 @@ pub struct Meter {
 #[derive(Clone, Copy, Debug, PartialEq, Default, Serialize, Deserialize)]
 pub struct MeterCounts {
     pub reads: u64,
-    /// What plain reading would have brought.
+    /// The bytes that plain reading would have returned.
     pub bytes_asked: u64,
     pub bytes_returned: u64,
-    /// The part of the bytes asked for that did not have to be returned, 0 to 1; below 0 where more was returned.
+    /// The share of the bytes asked for that need not be returned, 0 to 1; below 0 if more was returned.
     pub saved: f64,
 }
 
@@ -94,10 +94,10 @@ impl MeterCounts {
 
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 pub struct MeterReply {
-    /// The latest reader first.
+    /// The most recent reader comes first.
     pub sessions: Vec<Meter>,
     pub total: MeterCounts,
-    /// What is told here has been forgotten.
+    /// The counts reported here have been reset.
     #[serde(default)]
     pub reset: bool,
 }

@@ -1,4 +1,4 @@
-//! What the operations answer, other than `status`.
+//! The answers of all operations except `status`.
 
 use super::words;
 use super::{Also, Backup, Event, External, Held, WritingNow};
@@ -18,9 +18,9 @@ pub enum Action {
     /// A held change landed together with what had changed below.
     Merged,
     Discarded,
-    /// A backup is back in its place.
+    /// A backup was put back in its place.
     Restored,
-    /// What an operation did to it is reversed.
+    /// What an operation did to the path was reversed.
     Undone,
     Unchanged,
     /// A write landed by itself.
@@ -28,23 +28,23 @@ pub enum Action {
     Held,
 }
 
-/// What a summary says in brackets.
+/// What a summary shows in brackets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Note {
     NewFile,
     Binary,
     Large,
-    /// What was written since is still there.
+    /// Later edits to the file were kept.
     Merged,
 }
 
-/// Lines of one change. Absent in an [`Outcome`] where no lines were counted.
+/// The line counts of one change. Absent in an [`Outcome`] if no lines were counted.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Counts {
     pub insertions: u64,
     pub deletions: u64,
-    /// Changed lines to old lines; 0 where there are none.
+    /// The ratio of changed lines to old lines; 0 if there are no old lines.
     pub ratio: f64,
 }
 
@@ -55,44 +55,44 @@ impl Counts {
     }
 }
 
-/// What was done to one path; with `dry_run`, what would be.
+/// What was done to one path, or with `dry_run`, what would be.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     pub action: Action,
     #[serde(flatten)]
     pub path: RelPath,
-    /// Of a held change: what it is done under as well.
+    /// For a held change: the further names under which the same was done.
     #[serde(flatten, skip_serializing_if = "Also::is_empty")]
     pub also: Also,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<ChangeId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<ChangeKind>,
-    /// Bytes and lines of the content that is now there; absent where nothing is (a deletion).
+    /// Bytes and lines of the content that is there now; absent if nothing is (a deletion).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lines: Option<u64>,
-    /// Of a patch: what the next one of this file is based on.
+    /// For a patch: the base of the next patch to this file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<Digest>,
     #[serde(flatten)]
     pub counts: Option<Counts>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<Note>,
-    /// Where the replaced or discarded content is kept.
+    /// The backup that keeps the replaced or discarded content.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backup: Option<String>,
-    /// Restored: from this backup.
+    /// For a restored path: the backup that was put back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// The rest of a change of which some hunks were taken.
+    /// The id of what remains held after only some hunks were taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new_id: Option<ChangeId>,
-    /// What `undo` takes to reverse this and all that was done with it.
+    /// The name by which `undo` reverses this and everything done with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operation: Option<String>,
-    /// Held: the diff.
+    /// For a held change: the diff.
     #[serde(flatten)]
     pub diff: Option<DiffText>,
 }
@@ -120,14 +120,14 @@ impl Outcome {
     }
 }
 
-/// Answer of `confirm`, `discard`, `rollback` and `undo`.
+/// The answer of `confirm`, `discard`, `rollback` and `undo`.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 pub struct Acted {
     pub outcomes: Vec<Outcome>,
-    /// How many outcomes of what was done the answer has no room for.
+    /// How many further outcomes did not fit into the answer.
     #[serde(default, skip_serializing_if = "words::is_zero")]
     pub more: u64,
-    /// Of an undo, and of the confirm of an operation: what it leaves as it is, for people.
+    /// For an undo, or the confirm of an operation: what it left as it was, for people.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notices: Vec<String>,
     /// Nothing was done; this is what would be.
@@ -136,21 +136,21 @@ pub struct Acted {
 }
 
 impl Acted {
-    /// Nothing has where nothing was held, or it was only to be told what would be done.
+    /// Nothing was done if nothing was held, or if this was a dry run.
     pub fn has_acted(&self) -> bool {
         !self.dry_run && !self.outcomes.is_empty()
     }
 }
 
-/// Unified diffs of held changes. `offset` and `next` count bytes of diff text over all changes in their order, and one for
-/// each change; a change that a page cuts goes on under the same id in the next.
+/// Unified diffs of held changes. `offset` and `next` count the bytes of diff text over all changes in their order, plus
+/// one for each change; a change that a page cuts continues under the same id in the next.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 pub struct DiffReply {
     pub changes: Vec<ChangeDiff>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u64>,
-    /// Beside `next`: stands for all that was told up to there, on this page and those before. Whoever asks for the next page
-    /// with it gets none of another list.
+    /// Comes with `next`: a digest of everything up to there, on this page and those before. A client that passes it when
+    /// it asks for the next page never gets one from another list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub told: Option<Digest>,
 }
@@ -163,12 +163,12 @@ pub struct ChangeDiff {
     pub text: DiffText,
 }
 
-/// Diff text, as bytes: `diff`, and `diff_b64` beside it when it is not UTF-8.
+/// Diff text as bytes: `diff`, and also `diff_b64` if it is not UTF-8.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct DiffText(pub Vec<u8>);
 
 impl DiffReply {
-    /// Puts the page that follows this one behind it.
+    /// Appends the page that follows this one.
     pub fn append(&mut self, page: Self) {
         for change in page.changes {
             match self.changes.last_mut() {
@@ -211,7 +211,7 @@ pub struct BackupsReply {
 
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct LogReply {
-    /// Newest first, so that `offset` 0 and a `limit` give the latest.
+    /// Newest first, so that `offset` 0 with a `limit` returns the latest.
     pub events: Vec<Event>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u64>,
@@ -219,11 +219,11 @@ pub struct LogReply {
 
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct EventsReply {
-    /// Oldest first. Empty: nothing happened while the request waited.
+    /// Oldest first. Empty if nothing happened while the request waited.
     pub events: Vec<Event>,
-    /// The number of the last event that was looked at, to ask on from.
+    /// The number of the last event that was looked at; pass it as `since` to continue.
     pub seq: u64,
-    /// The mount is being taken away: nothing more will be told here.
+    /// The mount is going away: there will be no more events here.
     #[serde(default)]
     pub over: bool,
 }
@@ -238,13 +238,13 @@ pub struct ExternalReply {
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct FsckReply {
     pub problems: Vec<Problem>,
-    /// How many things were looked at.
+    /// How many things were checked.
     pub checked: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u64>,
 }
 
-/// One thing in the state directory, or of ours in the project, that is not as it must be.
+/// A fault in the state directory, or in what fettlefs keeps in the project.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
     /// `database upper held anchor content orphan temporary intent permissions events verdict`.
@@ -256,17 +256,17 @@ pub struct Problem {
 
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ReloadReply {
-    /// What of the settings is ignored and why; what else a person should know.
+    /// Which settings are ignored and why, and other remarks for people.
     pub notices: Vec<String>,
-    /// The project's own settings file, where nothing was reloaded (`dry_run`) and there is one.
+    /// The project's own settings file, if there is one and nothing was reloaded (`dry_run`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_file: Option<ProjectFile>,
-    /// Nothing was reloaded; this is what would be told.
+    /// Nothing was reloaded; these would be the remarks.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// A project's settings file, as the project has it and not the view, for who is to trust it.
+/// A project's settings file, as lower and not the view has it, for the person who is to trust it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProjectFile {
     #[serde(flatten)]
@@ -274,13 +274,13 @@ pub struct ProjectFile {
     pub text: String,
     pub sha256: Digest,
     pub trusted: bool,
-    /// What it would decide and may not, for want of trust.
+    /// The settings that have no effect until the file is trusted.
     pub ignored: Vec<String>,
-    /// Where whoever answers looks for trust. Absent: nowhere.
+    /// The file in which the answering process looks up trust; absent if it has none.
     pub trusted_in: Option<String>,
 }
 
-/// Where a project is: `project`, and `project_b64` beside it when the path is not UTF-8.
+/// The location of a project: `project`, and also `project_b64` if the path is not UTF-8.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProjectPath(pub PathBuf);
 
@@ -306,7 +306,7 @@ impl<'de> Deserialize<'de> for ProjectPath {
     }
 }
 
-/// A directory somewhere: `path`, and `path_b64` beside it when that is not UTF-8.
+/// Any directory: `path`, and also `path_b64` if that is not UTF-8.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "DirFields", try_from = "DirFields")]
 pub struct DirPath(pub PathBuf);
@@ -336,27 +336,27 @@ impl TryFrom<DirFields> for DirPath {
 
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 pub struct FlushReply {
-    /// What became of the writes that the flush settled.
+    /// The results of the writes that the flush settled.
     pub outcomes: Vec<Outcome>,
-    /// How many outcomes of what was done the answer has no room for.
+    /// How many further outcomes did not fit into the answer.
     #[serde(default, skip_serializing_if = "words::is_zero")]
     pub more: u64,
-    /// Who was still writing when it returned.
+    /// The files still being written when the flush returned, and their writers.
     pub writers: Vec<WritingNow>,
 }
 
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 pub struct UnmountReply {
-    /// What `held: confirm` or `held: discard` did.
+    /// The results of `held: confirm` or `held: discard`.
     pub outcomes: Vec<Outcome>,
-    /// How many outcomes of what was done the answer has no room for.
+    /// How many further outcomes did not fit into the answer.
     #[serde(default, skip_serializing_if = "words::is_zero")]
     pub more: u64,
-    /// What waits for the next mount, as many as fit; `held_count` is of all.
+    /// The changes that wait for the next mount, as many as fit; `held_count` counts all.
     pub held: Vec<Held>,
     #[serde(default)]
     pub held_count: u64,
-    /// For people.
+    /// Remarks for people.
     #[serde(default)]
     pub notices: Vec<String>,
     #[serde(default)]
@@ -365,17 +365,17 @@ pub struct UnmountReply {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunReply {
-    /// By which events tell it from others.
+    /// The session that the run's events carry.
     pub session: String,
-    /// Of what nobody's run has done.
+    /// The session of events that belong to no run.
     pub of_nobody: String,
-    /// The daemon.
+    /// The pid of the daemon.
     pub pid: u32,
     pub uid: u32,
-    /// Where the view is mounted. It covers the project itself in the keeper's namespaces.
+    /// The mountpoint of the view. It covers the project itself in the keeper's namespaces.
     #[serde(flatten)]
     pub view: ProjectPath,
-    /// The process in whose namespaces the view covers the project. Absent: it is mounted for everybody.
+    /// The process in whose namespaces the view covers the project. Absent if it is mounted for everybody.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keeper: Option<u32>,
     /// Directories of the daemon's state that the view does not cover.
@@ -385,7 +385,7 @@ pub struct RunReply {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaveReply {
-    /// Nobody is left, and the daemon ends.
+    /// This was the last run, and the daemon ends.
     pub last: bool,
 }
 
@@ -394,7 +394,7 @@ pub struct VersionReply {
     pub version: String,
     /// The version of this protocol.
     pub protocol: u64,
-    /// The program that answers for the mount, where another one asked it.
+    /// The daemon that serves the mount, if another program asked it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub daemon: Option<DaemonVersion>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,4 @@
-//! One request: read from bytes that anybody may have sent, or written for the daemon.
+//! One request: parsed from bytes that anybody may have sent, or written for the daemon.
 
 use super::patch::check_patch;
 use super::{CheckPhase, ErrorBody, ErrorCode, FilePatch, Op, words};
@@ -6,11 +6,11 @@ use crate::model::{Digest, Object, PathError, RelPath, Word};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// What somebody asks for. Fields that an operation does not take have their defaults.
+/// A request. Fields that an operation does not take have their defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     pub op: Op,
-    /// What it is about, in the order given. Empty and `all` unset: everything, where the operation only reads.
+    /// The subjects, in the order given. Empty with `all` unset means everything, for an operation that only reads.
     pub targets: Vec<Target>,
     pub all: bool,
     pub force: bool,
@@ -27,28 +27,28 @@ pub struct Request {
     pub session: Option<String>,
     pub offset: u64,
     pub limit: Option<u64>,
-    /// What the page before answered, of all that was told up to `offset`.
+    /// The digest that the previous page returned for everything up to `offset`.
     pub told: Option<Digest>,
-    /// The number of the last event that is known already.
+    /// The number of the last event that the asker knows.
     pub since: Option<u64>,
     pub held: HeldAtUnmount,
     /// How long to wait, for writers or for an event.
     pub timeout_seconds: Option<u64>,
-    /// What was received before, or counted, is forgotten first.
+    /// Forgets what was received, before reading; or what was counted, after reporting it.
     pub reset: bool,
-    /// Content that is no text is given whole, as `git apply` takes it.
+    /// Includes content that is not text in full, in the form that `git apply` takes.
     pub binary: bool,
-    /// What a patch does, file by file.
+    /// The changes of a patch, file by file.
     pub files: Vec<FilePatch>,
     pub phase: Option<CheckPhase>,
-    /// What the beginning of a check answered.
+    /// The token that the start of a check returned.
     pub tested: Option<String>,
     /// The exit status of a check's command.
     pub status: Option<i32>,
 }
 
-/// One argument and the ways in which it may be read. The daemon takes the exact path first, then the id (a unique
-/// prefix, or an operation), then the glob; a path and an id at once is ambiguous (SPEC §8).
+/// One argument and the ways in which it may be read. The daemon tries the exact path first, then the id (a unique
+/// prefix, or an operation), then the glob; an argument that is both a path and an id is ambiguous (SPEC §8).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Target {
     pub id: Option<String>,
@@ -67,7 +67,7 @@ pub enum HeldAtUnmount {
     Discard,
 }
 
-/// Why some bytes are not a request.
+/// The reason why some bytes are not a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
     #[error("the request has {0} bytes; the limit is {limit}", limit = super::REQUEST_BYTES_MAX)]
@@ -92,7 +92,7 @@ pub enum ProtocolError {
     Path { field: &'static str, text: String, cause: PathError },
 }
 
-/// The JSON of a request. Absent and null are the same.
+/// The JSON of a request. Absent and null mean the same.
 #[derive(Default, Serialize, Deserialize)]
 struct Fields {
     v: u64,
@@ -206,7 +206,7 @@ impl Request {
         }
         let object: Map<String, Value> =
             serde_json::from_slice(bytes).map_err(|err| ProtocolError::Json(err.to_string()))?;
-        // The version is asked first: what a later version means by a field is not ours to judge.
+        // The version is checked first: only a later version knows what its fields mean.
         check_version(&object)?;
         let op = op_of(&object)?;
         check_fields(op, &object)?;
@@ -214,7 +214,7 @@ impl Request {
         Self::from_fields(op, fields)
     }
 
-    /// The request as one line. Fails only when it is too large for one write.
+    /// Returns the request as one line. Fails only if it is too large for one write.
     pub fn to_line(&self) -> Result<Vec<u8>, ProtocolError> {
         let mut line = serde_json::to_vec(&self.fields()).map_err(wrong_value)?;
         line.push(b'\n');
@@ -224,7 +224,7 @@ impl Request {
         }
     }
 
-    /// The hunks that are meant, none where the whole change is: who names an empty list means no hunk.
+    /// Returns the hunks, or nothing for the whole change. An empty list is refused: it would mean no hunk.
     pub fn checked_hunks(hunks: Option<Vec<u32>>) -> Result<Vec<u32>, ProtocolError> {
         match hunks {
             Some(hunks) if hunks.is_empty() => {
@@ -279,7 +279,7 @@ impl Request {
         let (path, path_b64) = spell(self.path.as_ref());
         let (to, to_b64) = spell(self.to.as_ref());
         let set = |flag: bool| flag.then_some(true);
-        // Ids alone are spelled short: a request has no more than 64 KiB.
+        // Ids alone take the short spelling, because a request has at most 64 KiB.
         let ids: Option<Vec<String>> = self.targets.iter().map(Target::id_alone).collect();
         let ids = ids.filter(|ids| !ids.is_empty() && self.op.fields().contains(&"ids"));
         let args = self.targets.iter().filter(|_| ids.is_none()).map(Target::fields).map(Object).collect::<Vec<_>>();
@@ -323,9 +323,9 @@ impl Target {
         Self { id: Some(id), ..Self::default() }
     }
 
-    /// An element of `paths`: the path of that name, or what it matches.
+    /// Reads an element of `paths`: an exact path, or a glob.
     fn path_or_glob(text: String) -> Result<Self, ProtocolError> {
-        // A variable that is not set must not name the whole project.
+        // An unset shell variable must not come to mean the whole project.
         if text.is_empty() {
             return Err(ProtocolError::Value("an element of `paths` is empty".into()));
         }
@@ -333,7 +333,7 @@ impl Target {
         Ok(Self { id: None, path, glob: Self::is_glob(&text).then_some(text) })
     }
 
-    /// Whether a text can match more than itself.
+    /// Whether a text can match anything but itself.
     pub fn is_glob(text: &str) -> bool {
         text.contains(['*', '?', '[', '{'])
     }

@@ -8,17 +8,17 @@ use super::{
 use crate::model::Digest;
 use serde::{Deserialize, Serialize};
 
-/// Bytes of outcomes of an answer that would be too long with all of them. What `unmount` says of what waits has half.
+/// The most bytes of outcomes in an answer that is too long with all of them. `unmount`'s held changes get half of it.
 const OUTCOMES_BYTES_MAX: usize = super::REPLY_BYTES_MAX / 4;
 
-/// What a request came to.
+/// The result of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Response {
     Done(Box<Reply>),
     Failed(Box<ErrorBody>),
 }
 
-/// An answer, told apart by `op`.
+/// An answer, tagged by `op`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Reply {
@@ -47,7 +47,7 @@ pub enum Reply {
     Version(VersionReply),
 }
 
-/// Why some bytes are not a response.
+/// The reason why some bytes are not a response.
 #[derive(Debug, thiserror::Error)]
 pub enum ResponseError {
     #[error("the answer is not JSON: {0}")]
@@ -72,7 +72,7 @@ struct Line<'a> {
     error: Option<Refusal<'a>>,
 }
 
-/// An error as it is said: who reads it need not know what each code calls for.
+/// An error with its remedy, so that its reader need not know what each code calls for.
 #[derive(Serialize)]
 struct Refusal<'a> {
     #[serde(flatten)]
@@ -81,7 +81,7 @@ struct Refusal<'a> {
     remedy: Option<String>,
 }
 
-/// What tells how to read the rest.
+/// The fields that tell how to read the rest.
 #[derive(Deserialize)]
 struct Head {
     v: u64,
@@ -100,7 +100,7 @@ impl Response {
         Self::Failed(Box::new(error.into()))
     }
 
-    /// The response as one line. An answer that is too long, or that JSON cannot say, becomes an error that says so.
+    /// Returns the response as one line. An answer too long, or impossible in JSON, becomes an error that says so.
     pub fn to_line(&self) -> Vec<u8> {
         let fits = |line: &Vec<u8>| line.len() <= super::REPLY_BYTES_MAX;
         let line = Some(self.to_whole_line()).filter(fits);
@@ -116,7 +116,7 @@ impl Response {
         }
     }
 
-    /// The response as one line of any length, for what is printed and not sent.
+    /// Returns the response as one line of any length, for output that is printed and not sent.
     pub fn to_whole_line(&self) -> Vec<u8> {
         match self {
             Self::Done(reply) => reply.to_whole_line(),
@@ -144,10 +144,9 @@ impl Response {
     }
 }
 
-/// Whether a line is an answer to `op` of which no page follows: to be passed on as it
-/// is, without a look at all that is in it.
+/// Whether a line is an answer to `op` with no further page, which can be passed on as it is without parsing all of it.
 pub fn is_whole(line: &[u8], op: Op) -> bool {
-    // What serde passes over it does not check.
+    // serde does not check the UTF-8 of what it skips.
     let head = std::str::from_utf8(line).ok().and_then(|line| serde_json::from_str::<Head>(line).ok());
     head.is_some_and(|head| {
         (head.v, head.ok, head.next) == (super::VERSION, true, None) && head.op.as_deref() == Some(op.name())
@@ -166,7 +165,7 @@ impl Line<'_> {
     }
 }
 
-/// Written by hand: it must come out even when nothing else can be encoded.
+/// Written by hand, because it must work even if nothing else can be encoded.
 fn refusal(code: ErrorCode, message: &str) -> Vec<u8> {
     let code = if code == ErrorCode::TooLarge { "too_large" } else { "io" };
     let message = serde_json::Value::from(message);
@@ -183,12 +182,12 @@ impl From<Result<Reply, ErrorBody>> for Response {
 }
 
 impl Reply {
-    /// As a line of any length, for what is printed and not sent.
+    /// Returns the answer as a line of any length, for output that is printed and not sent.
     pub fn to_whole_line(&self) -> Vec<u8> {
         Line { v: super::VERSION, ok: true, reply: Some(self), error: None }.to_bytes()
     }
 
-    /// The answer to `op`. What is told by a tag among the fields would be copied once more before it is read.
+    /// Parses the answer to `op`. With a tag among the fields, serde would copy everything once more before it reads it.
     fn read(op: Op, line: &[u8]) -> serde_json::Result<Self> {
         use serde_json::from_slice as read;
         Ok(match op {
@@ -218,7 +217,7 @@ impl Reply {
         })
     }
 
-    /// The same with as many outcomes as fit: what was done is done, and nobody can ask for it once more in pages.
+    /// Returns the same with only the outcomes that fit: they are done, so nobody can request them again in pages.
     fn shortened(&self) -> Option<Self> {
         let mut short = self.clone();
         let (outcomes, more) = match &mut short {
@@ -239,7 +238,7 @@ impl Reply {
         Some(short)
     }
 
-    /// Whether it tells of something that is done, and would not be told again.
+    /// Whether the answer reports something that is done, and would not be reported again.
     pub fn has_acted(&self) -> bool {
         match self {
             Self::Confirm(acted) | Self::Discard(acted) => acted.has_acted(),
@@ -254,7 +253,7 @@ impl Reply {
         }
     }
 
-    /// Where the next page begins; none when this is the last.
+    /// Where the next page begins; `None` if this is the last.
     pub fn next(&self) -> Option<u64> {
         match self {
             Self::Status(status) => status.next,
@@ -272,14 +271,14 @@ impl Reply {
         }
     }
 
-    /// What is to be asked for the next page with, beside that.
+    /// The digest to pass along with `offset` when asking for the next page.
     pub fn told(&self) -> Option<Digest> {
         let Self::Diff(diff) = self else { return None };
         diff.told
     }
 
-    /// Puts the page that follows this one behind it. A page of another operation, which no daemon sends, is the
-    /// last one, so that nobody asks for ever.
+    /// Appends the page that follows this one. A page of another operation, which no daemon sends, counts as the last, so
+    /// that no client asks forever.
     pub fn append(&mut self, page: Self) {
         match (self, page) {
             (Self::Status(all), Self::Status(page)) => {

@@ -1,4 +1,4 @@
-//! The state of a project, as `status` and `.fettle/status.json` tell it (SPEC §17).
+//! The state of a project, as reported by `status` and `.fettle/status.json` (SPEC §17).
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub struct Status {
     /// Always [`Status::SCHEMA`].
     pub schema: String,
-    /// Absolute, for people: bytes that are not UTF-8 are escaped.
+    /// An absolute path, for people: bytes that are not UTF-8 are escaped.
     pub project: String,
     pub mountpoint: Option<String>,
     pub mounted: bool,
@@ -23,25 +23,25 @@ pub struct Status {
     /// Newest first.
     pub backups: Vec<Backup>,
     pub writers: Vec<WritingNow>,
-    /// Those that go on.
+    /// The runs that have not ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<Run>,
     pub counters: Counters,
-    /// What the kernel has asked of this mount, and how often; told where `all` is asked for, since asking is counted, too.
+    /// What the kernel has asked of this mount, and how often. Only with `all`, because the question itself is counted.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub requests: BTreeMap<String, u64>,
-    /// The kernel reads and writes files under `pass` rules by itself.
+    /// Whether the kernel reads and writes files under `pass` rules by itself.
     #[serde(default)]
     pub passthrough: bool,
-    /// Requests come by the kernel's rings, and not by the device.
+    /// Whether requests come through the kernel's rings instead of the device.
     #[serde(default)]
     pub rings: bool,
-    /// Why nothing can be written, when nothing can.
+    /// The reason why nothing can be written, if that is so.
     pub readonly: Option<String>,
-    /// Remarks for people: settings that are ignored for want of trust, a caller who stands below the mount.
+    /// Remarks for people, such as settings ignored for lack of trust or a caller that stands below the mount.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notices: Vec<String>,
-    /// Where the next page begins. One count through `held`, `external`, `backups` and `writers`, in this order.
+    /// Where the next page begins: a single count through `held`, `external`, `backups` and `writers`, in this order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u64>,
 }
@@ -56,16 +56,16 @@ pub struct Held {
     #[serde(flatten)]
     pub also: Also,
     pub reason: Reason,
-    /// What a hook or a rule said about it; of structure, what it is: `new directory`, `directory removed`, `new fifo`.
+    /// The remark of a hook or rule; for structure, its nature: `new directory`, `directory removed`, `new fifo`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// What it brings beside content, for people: `mode 644 -> 755`, `owner 0:0 -> 1000:1000`.
+    /// What the change brings besides content, for people: `mode 644 -> 755`, `owner 0:0 -> 1000:1000`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub looks: Vec<String>,
     pub insertions: u64,
     pub deletions: u64,
     pub old_lines: u64,
-    /// Changed lines to old lines; 0 where there are none.
+    /// The ratio of changed lines to old lines; 0 if there are no old lines.
     pub ratio: f64,
     pub hunks: u64,
     pub base_sha256: Option<Digest>,
@@ -74,13 +74,13 @@ pub struct Held {
     pub expired: bool,
     pub operation: Option<String>,
     pub writer: Option<Writer>,
-    /// In which it was written.
+    /// The session in which it was written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// In which it began to wait: writing more to it, and renaming it, do not change that.
+    /// The session in which its hold began. Further writes and renames do not change this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_session: Option<String>,
-    /// As in events.
+    /// The same as in events.
     #[serde(default)]
     pub opened_by: Option<Program>,
     #[serde(default)]
@@ -101,7 +101,7 @@ impl Held {
     }
 }
 
-/// Further names of the same inode: `also`, and `also_b64` with all of them when one is not UTF-8.
+/// Further names of the same inode: `also`, and also `also_b64` with all of them if one is not UTF-8.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Also(pub Vec<RelPath>);
 
@@ -133,7 +133,7 @@ pub enum ExternalKind {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Backup {
-    /// `{basename}.{time}`; bytes that are not UTF-8 are escaped, and accepted back so.
+    /// `{basename}.{time}`; bytes that are not UTF-8 are escaped, and the escaped form is accepted as input.
     pub name: String,
     #[serde(flatten)]
     pub path: RelPath,
@@ -142,29 +142,29 @@ pub struct Backup {
     pub sha256: Digest,
     #[serde(serialize_with = "words::time")]
     pub created: jiff::Timestamp,
-    /// Who replaced it.
+    /// The program that replaced this content.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<Writer>,
 }
 
-/// A file that somebody has open and has written to.
+/// A file that a program has open and has written to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WritingNow {
     #[serde(flatten)]
     pub path: RelPath,
-    /// 0 where nobody is known to write it: it is being judged, or was left to be.
+    /// 0 if no writer is known: the file is being judged, or waits to be.
     pub pid: u32,
 }
 
 /// A command that `fettlefs run` has started and waits for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
-    /// As in the events of what it does.
+    /// The session that its events carry.
     pub session: String,
-    /// Of the process that started it.
+    /// The process that started it.
     pub pid: u32,
     pub uid: u32,
-    /// For people.
+    /// The command, for people.
     pub command: String,
     #[serde(serialize_with = "words::time")]
     pub started: jiff::Timestamp,
@@ -183,7 +183,7 @@ impl External {
 }
 
 impl ExternalKind {
-    /// As JSON spells it.
+    /// The word that JSON uses.
     pub fn word(self) -> &'static str {
         match self {
             Self::Modified => "modified",

@@ -1,7 +1,7 @@
-//! How the words of `model` are spelled in JSON.
+//! The JSON spelling of the words of `model`.
 //!
-//! A [`RelPath`] becomes two fields, so it is always flattened: `path`, and `path_b64` when it is not UTF-8. The text
-//! is then for people only (`\xff` for a byte that is not UTF-8), and `path_b64` is the path.
+//! A [`RelPath`] becomes two fields, so it is always flattened: `path`, and `path_b64` when it is not UTF-8. The text is
+//! then only for people (`\xff` for a byte that is not UTF-8), and `path_b64` is the real path.
 
 use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, Reason, RelPath};
 use base64::Engine as _;
@@ -34,7 +34,7 @@ spelled_by! {
     BackupKind, BackupKind::from_name, "a kind of backup";
 }
 
-/// A time with three digits of a second, always, so that times sort as text.
+/// Writes a time, always with three decimals of a second, so that times sort as text.
 pub(super) fn time<S: Serializer>(time: &jiff::Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&format_args!("{time:.3}"))
 }
@@ -68,7 +68,7 @@ impl<'de> Deserialize<'de> for RelPath {
     }
 }
 
-/// Bytes as a JSON string, and as base64 beside it when the string cannot say them.
+/// Returns bytes as a JSON string, and also as base64 if the string cannot express them.
 pub(super) fn text_and_base64(bytes: &[u8]) -> (String, Option<String>) {
     match std::str::from_utf8(bytes) {
         Ok(text) => (text.to_owned(), None),
@@ -76,7 +76,7 @@ pub(super) fn text_and_base64(bytes: &[u8]) -> (String, Option<String>) {
     }
 }
 
-/// The bytes that [`text_and_base64`] was given.
+/// Returns the bytes that [`text_and_base64`] was given.
 pub(super) fn bytes_of(text: String, base64: Option<&str>) -> Result<Vec<u8>, base64::DecodeError> {
     match base64 {
         Some(base64) => decode(base64),
@@ -84,7 +84,7 @@ pub(super) fn bytes_of(text: String, base64: Option<&str>) -> Result<Vec<u8>, ba
     }
 }
 
-/// What is left out where it is zero.
+/// For counts that are omitted if they are zero.
 pub(super) fn is_zero(count: &u64) -> bool {
     *count == 0
 }

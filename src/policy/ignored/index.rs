@@ -1,8 +1,8 @@
-//! git's index, read only for where it tracks something and what trees git would write of it: gitformat-index(5), versions
+//! Reads git's index for where git tracks something and which trees it would write: gitformat-index(5), versions
 //! 2 to 4, SHA-1 and SHA-256.
 //!
-//! Written by anybody, so every length is checked and nothing panics. What does not list every tracked file by itself
-//! (a split index, sparse directories) is an error: the caller then judges everything.
+//! Any program may have written the index, so every length is checked and nothing panics. An index that does not list
+//! every tracked file by itself (split index, sparse directories) is an error: the caller then judges everything.
 
 use gix::{ObjectId, hash::Kind};
 
@@ -11,16 +11,16 @@ use crate::model::RelPath;
 
 /// Bytes before the object's hash: times, device, inode, mode, uid, gid, size.
 const STAT_BYTES: usize = 40;
-/// Where the mode stands in them.
+/// The offset of the mode in them.
 const MODE_AT: usize = 24;
 const MODE_TYPE: u32 = 0o170_000;
 const MODE_DIRECTORY: u32 = 0o040_000;
 const MODE_SUBMODULE: u32 = 0o160_000;
 const FLAG_EXTENDED: u16 = 0x4000;
-/// The name's length in the flags; this value means "that long or longer".
+/// The name's length in the flags; the full mask means "that long or longer".
 const NAME_LENGTH_MASK: u16 = 0x0fff;
 
-/// Why an index does not tell what is tracked.
+/// The reason why an index does not tell what is tracked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IndexError {
     #[error("git index: not an index")]
@@ -35,23 +35,24 @@ pub enum IndexError {
     Sparse,
 }
 
-/// What an index says.
+/// The contents of an index.
 #[derive(Clone, Debug, Default)]
 pub struct Index {
     pub tracked: TrackedSet,
     pub trees: IndexTrees,
 }
 
-/// Where git tracks something. Only directories are asked about, and of these a tree has far fewer than files.
+/// The directories where git tracks something: a tree has far fewer of them than files, and only
+/// directories are asked about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrackedSet {
-    /// Submodules, and each directory with a tracked file right in it. Invariant: sorted, so that what lies in a
-    /// directory stands right after it.
+    /// Submodules, and each directory that directly contains a tracked file. Invariant: sorted, so that whatever lies
+    /// within a directory follows it immediately.
     dirs: Vec<RelPath>,
 }
 
 impl Index {
-    /// The format does not say which hash it uses, so the one with which it reads cleanly from end to end is it.
+    /// The format does not name its hash, so the right one is that with which the index reads cleanly from end to end.
     pub fn read(index: &[u8]) -> Result<Self, IndexError> {
         match Reader::read(index, Kind::Sha1) {
             Err(IndexError::Malformed) => Reader::read(index, Kind::Sha256),
@@ -74,7 +75,7 @@ impl TrackedSet {
         self.dirs.get(at).is_some_and(|tracked| tracked.is_within(dir))
     }
 
-    /// Where either tracks something.
+    /// Returns the set of directories where either tracks something.
     pub fn and(mut self, other: &Self) -> Self {
         let is_new = |dir: &&RelPath| self.dirs.binary_search(dir).is_err();
         let more: Vec<RelPath> = other.dirs.iter().filter(is_new).cloned().collect();
@@ -117,11 +118,11 @@ impl<'a> Reader<'a> {
     }
 
     fn entries(&mut self, count: u32) -> Result<Index, IndexError> {
-        // Not reserved by `count`, which may lie.
+        // Nothing is reserved for `count`, which may lie.
         let (mut dirs, mut before, mut trees) = (Vec::new(), Vec::new(), Trees::new(self.hash));
         for _ in 0..count {
             let Entry { name, mode, object } = self.entry(&before)?;
-            // git keeps them sorted by bytes; anything else is not what it seems.
+            // git keeps entries sorted by bytes; an index in any other order is damaged or planted.
             if name < before {
                 return Err(IndexError::Malformed);
             }
@@ -129,7 +130,7 @@ impl<'a> Reader<'a> {
                 return Err(IndexError::Sparse);
             }
             let dir = if mode & MODE_TYPE == MODE_SUBMODULE { &name[..] } else { dir_of(&name) };
-            // Once for those that follow one another in a directory.
+            // Neighbours in the same directory add it once.
             if dirs.last().is_none_or(|last: &RelPath| last.as_bytes() != dir) {
                 dirs.push(RelPath::parse(dir).map_err(|_| IndexError::Malformed)?);
             }
@@ -139,7 +140,7 @@ impl<'a> Reader<'a> {
         Ok(Index { tracked: TrackedSet::of(dirs), trees: trees.finish()? })
     }
 
-    /// `before` is the name of the entry before it.
+    /// `before` is the name of the previous entry.
     fn entry(&mut self, before: &[u8]) -> Result<Entry, IndexError> {
         let start = self.rest.len();
         let stat = self.take(STAT_BYTES)?;
@@ -156,7 +157,7 @@ impl<'a> Reader<'a> {
         Ok(Entry { name, mode: mode(stat), object })
     }
 
-    /// Up to version 3 an entry ends with one to eight NULs, so that its length is a multiple of eight.
+    /// Up to version 3, one to eight NULs pad an entry to a multiple of eight bytes.
     fn padded_name(&mut self, start: usize) -> Result<Vec<u8>, IndexError> {
         let name = self.until_nul()?.to_vec();
         let used = start - self.rest.len();
@@ -164,14 +165,14 @@ impl<'a> Reader<'a> {
         if padding.iter().any(|byte| *byte != 0) { Err(IndexError::Malformed) } else { Ok(name) }
     }
 
-    /// In version 4 a name is what the one before it has, less some bytes at its end, and then its own.
+    /// In version 4 a name is that of the previous entry, less some bytes at its end, plus a suffix of its own.
     fn compressed_name(&mut self, before: &[u8]) -> Result<Vec<u8>, IndexError> {
         let dropped = self.varint()?;
         let kept = before.len().checked_sub(dropped).ok_or(IndexError::Malformed)?;
         Ok([&before[..kept], self.until_nul()?].concat())
     }
 
-    /// Reads the extensions up to the closing checksum. A name in lower case must be understood; we understand none.
+    /// Reads the extensions up to the closing checksum. A lower-case name means "must be understood", and none is here.
     fn extensions(&mut self) -> Result<(), IndexError> {
         while self.rest.len() > self.hash.len_in_bytes() {
             let name = self.take(4)?;
@@ -232,7 +233,7 @@ fn mode(stat: &[u8]) -> u32 {
     stat[MODE_AT..MODE_AT + 4].iter().fold(0, |value, byte| value << 8 | u32::from(*byte))
 }
 
-/// A block that must be understood. What is not even a name means that the place was wrong.
+/// The error for an extension that must be understood. If this is not even a name, the reader was at the wrong place.
 fn required(name: &[u8]) -> IndexError {
     match name.is_ascii() && name.iter().all(u8::is_ascii_alphabetic) {
         true => IndexError::Extension(String::from_utf8_lossy(name).into_owned()),

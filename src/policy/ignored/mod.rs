@@ -1,8 +1,8 @@
-//! Which directories git ignores, and which of them hold tracked files all the same (SPEC §6).
+//! Tells which directories git ignores, and which of them hold tracked files all the same (SPEC §6).
 //!
 //! The caller walks down one directory at a time and brings each `.gitignore`; [`IgnoreScope`] is a cheap value to keep
-//! per directory. Only directories are asked about. Where a line cannot be read as git reads it, the doubt goes to
-//! "not ignored": a directory that is judged needlessly costs time, one that passes wrongly costs the review.
+//! per directory. Only directories are asked about. A line that may be read differently from git counts as "not ignored":
+//! a directory judged needlessly costs time, one that passes wrongly costs the review.
 
 mod index;
 #[cfg(test)]
@@ -21,7 +21,7 @@ use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
 use crate::model::RelPath;
 
-/// What is ignored in one directory.
+/// The ignore state of one directory.
 #[derive(Clone, Debug)]
 pub struct IgnoreScope {
     dir: RelPath,
@@ -34,11 +34,11 @@ pub struct IgnoreScope {
 enum Standing {
     /// Patterns decide.
     Open,
-    /// This directory is ignored, and nothing below can be taken back; gitignore(5).
+    /// This directory is ignored, and nothing below it can be re-included; gitignore(5).
     Ignored,
 }
 
-/// The patterns of one file, relative to the directory it stands in.
+/// The patterns of one file, relative to the directory it is in.
 #[derive(Debug)]
 struct Layer {
     dir: RelPath,
@@ -48,20 +48,20 @@ struct Layer {
 #[derive(Debug)]
 enum Patterns {
     Read(Gitignore),
-    /// It, or a line of it that takes back, could not be read: nothing in its reach counts as ignored.
+    /// The file, or a line of it that re-includes, could not be read: nothing within its reach counts as ignored.
     Unreadable,
 }
 
 impl IgnoreScope {
-    /// The project's root. `excludes`: the user's global excludes file, then `.git/info/exclude`; an absent one is left
-    /// out. The root's own `.gitignore` comes last, as `gitignore`.
+    /// The scope of the project's root. `excludes` are the user's global excludes file, then `.git/info/exclude`; an
+    /// absent one is left out. The root's own `.gitignore` comes last, as `gitignore`.
     pub fn root(excludes: &[&[u8]], gitignore: Option<&[u8]>) -> Self {
         let dir = RelPath::root();
         let layers = excludes.iter().copied().chain(gitignore).map(|text| Arc::new(Layer::new(&dir, text))).collect();
         Self { dir, standing: Standing::Open, layers }
     }
 
-    /// The directory `name` in this one, with the text of its `.gitignore` if it has one.
+    /// The scope of the subdirectory `name`, with the text of its `.gitignore` if it has one.
     pub fn child(&self, name: &OsStr, gitignore: Option<&[u8]>) -> Self {
         let Ok(dir) = self.dir.join(name) else { return self.clone() };
         let standing = if self.ignores_dir(name) { Standing::Ignored } else { Standing::Open };
@@ -72,7 +72,7 @@ impl IgnoreScope {
         Self { dir, standing, layers }
     }
 
-    /// Whether git ignores the directory `name` in this one. Says nothing about tracked files: see [`TrackedSet`].
+    /// Whether git ignores the subdirectory `name`. Says nothing about tracked files: see [`TrackedSet`].
     pub fn ignores_dir(&self, name: &OsStr) -> bool {
         let Ok(path) = self.dir.join(name) else { return false };
         self.standing == Standing::Ignored
@@ -85,7 +85,7 @@ impl Layer {
         Self { dir: dir.clone(), patterns: compile(text).map_or(Patterns::Unreadable, Patterns::Read) }
     }
 
-    /// Whether this file's patterns ignore the directory `path`; none when they do not speak of it.
+    /// Whether this file's patterns ignore the directory `path`; `None` if no pattern matches it.
     fn says(&self, path: &RelPath) -> Option<bool> {
         let Patterns::Read(patterns) = &self.patterns else { return Some(false) };
         let below = path.rebase(&self.dir, &RelPath::root())?;
@@ -97,10 +97,10 @@ impl Layer {
     }
 }
 
-/// Bytes of one file. Nobody writes longer lists, and one of wildcards takes some five hundred times its length to compile.
+/// The longest file that is read. Real lists are shorter, and wildcards compile to some five hundred times their length.
 const TEXT_BYTES_MAX: usize = 256 << 10;
 
-/// None when it is too long, or a line that takes back cannot be read; one that ignores is left out.
+/// Returns `None` if the file is too long or a re-including line cannot be read; an unreadable ignoring line is skipped.
 fn compile(text: &[u8]) -> Option<Gitignore> {
     if text.len() > TEXT_BYTES_MAX {
         return None;
@@ -116,7 +116,7 @@ fn compile(text: &[u8]) -> Option<Gitignore> {
     builder.build().ok()
 }
 
-/// A line in the `ignore` crate's dialect, which has `{a,b}`. None where the two read it differently, or may.
+/// Translates a line for the `ignore` crate, which also has `{a,b}`. `None` if git reads it differently, or may.
 fn as_git_reads(line: &[u8]) -> Option<String> {
     let line = std::str::from_utf8(line.strip_suffix(b"\r").unwrap_or(line)).ok()?;
     let line = without_trailing_blanks(line);
@@ -124,7 +124,7 @@ fn as_git_reads(line: &[u8]) -> Option<String> {
     if line.starts_with('#') || pattern.contains("//") || pattern.contains("***") || pattern == "/" {
         return None;
     }
-    // The crate takes the `/` of a class for one that anchors the pattern.
+    // The crate would take a `/` inside a class for one that anchors the pattern.
     let is_anchored = pattern.trim_end_matches('/').contains('/');
     let anywhere = if pattern.contains('[') && !is_anchored { "**/" } else { "" };
     Some(format!("{sign}{anywhere}{}", translated(pattern)?))
@@ -141,7 +141,7 @@ fn translated(pattern: &str) -> Option<String> {
                 rest = after.chars();
             }
             '{' | '}' => read.extend(['\\', character]),
-            // Where the crate takes off blanks at the end, git does not.
+            // The crate trims these at the end of a line, git does not.
             _ if character != ' ' && (character.is_whitespace() || character.is_control()) => return None,
             _ => read.push(character),
         }
@@ -149,7 +149,7 @@ fn translated(pattern: &str) -> Option<String> {
     Some(read)
 }
 
-/// As git's `dir.c` does: spaces alone, up to one that is escaped.
+/// Trims as git's `dir.c` does: spaces only, up to an escaped one.
 fn without_trailing_blanks(line: &str) -> &str {
     let kept = line.trim_end_matches(' ');
     let backslashes = kept.len() - kept.trim_end_matches('\\').len();
@@ -159,8 +159,8 @@ fn without_trailing_blanks(line: &str) -> &str {
     }
 }
 
-/// The crate lets a class match `/`. One is read that has letters, digits, `_` and `.` in it, and ranges among letters of
-/// one case or digits.
+/// The crate lets a class match `/`. Accepted are classes of letters, digits, `_` and `.`, and ranges among
+/// digits or letters of one case.
 fn class_without_slash(class: &str) -> Option<String> {
     match class.strip_prefix(['!', '^']) {
         Some(members) => is_plain_class(members).then(|| format!("[!{members}/]")),

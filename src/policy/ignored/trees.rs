@@ -1,4 +1,4 @@
-//! The trees that git would write of an index: whether a commit has the same is told by their names, without reading it.
+//! The trees git would write from an index: comparing their ids with a commit's tells what differs, without reading it.
 
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -9,30 +9,30 @@ use gix::hash::Kind;
 use super::IndexError;
 use crate::model::RelPath;
 
-/// Of each directory its tree.
+/// The tree of each directory.
 #[derive(Clone, Debug, Default)]
 pub struct IndexTrees(HashMap<RelPath, ObjectId>);
 
 impl IndexTrees {
-    /// Whether the index has at `dir` just what the tree `id` has, at any depth.
+    /// Whether the index has at `dir` exactly what the tree `id` has, at any depth.
     pub fn has(&self, dir: &RelPath, id: &ObjectId) -> bool {
         self.0.get(dir) == Some(id)
     }
 }
 
-/// Takes entries as an index has them, sorted by their whole paths: so what lies in a directory comes one after the other,
-/// and directories in the order in which trees have them.
+/// Builds trees from entries in index order. The index sorts by whole path, so the contents of a directory come one after
+/// another, and directories in the order trees need.
 pub struct Trees {
     hash: Kind,
-    /// The directory of the last entry, with a slash at its end but for the root.
+    /// The directory of the last entry, with a trailing slash; empty for the root.
     dir: Vec<u8>,
-    /// It and those above it, from the root down.
+    /// That directory and those above it, from the root down.
     open: Vec<Open>,
     done: HashMap<RelPath, ObjectId>,
 }
 
 struct Open {
-    /// How much of the last entry's directory is its path.
+    /// The length of this directory's path within `Trees::dir`.
     length: usize,
     content: Vec<u8>,
 }
@@ -64,11 +64,11 @@ impl Trees {
 
     fn close(&mut self) -> Result<(), IndexError> {
         let Some(closed) = self.open.pop() else { return Ok(()) };
-        // Content made to collide with other content git takes no more than we do.
+        // Hashing fails only for content crafted to collide, which git refuses as well.
         let tree = gix::objs::compute_hash(self.hash, gix::objs::Kind::Tree, &closed.content);
         let tree = tree.map_err(|_| IndexError::Malformed)?;
         let path = self.dir[..closed.length].strip_suffix(b"/").unwrap_or_default();
-        // What is no path of ours is not asked for.
+        // Callers never ask about a path that is no [`RelPath`].
         if let Ok(dir) = RelPath::parse(path) {
             self.done.insert(dir, tree);
         }

@@ -1,15 +1,15 @@
-//! Which changes of a git config file can run a program or include a file (SPEC §6).
+//! Finds changes to a git config file that can run a program or include a file (SPEC §6).
 //!
 //! The syntax is that of git's `config.c`: sections with quoted subsections, several statements on a line, values with
-//! quotes, comments and continuation lines. What git would refuse counts as risky, so that no difference between the
-//! two parsers lets a key through.
+//! quotes, comments and continuation lines. A file that git would refuse counts as risky, so that no difference between
+//! the two parsers lets a key through.
 
 use std::collections::BTreeMap;
 
 use crate::model::RelPath;
 
-/// Keys that run a program or read another file as configuration. `s.k` is exact, `s.*.k` any subsection, `s.*` every
-/// key of the section. From git-config(1) of 2.47, and git-lfs.
+/// Keys that run a program or read another file as configuration. `s.k` is exact, `s.*.k` means any subsection, `s.*`
+/// every key of the section. From git-config(1) of 2.47, and git-lfs.
 const RISKY: &[&str] = &[
     "alias.*",
     "browser.*.cmd",
@@ -71,21 +71,21 @@ const RISKY: &[&str] = &[
     "web.browser",
 ];
 
-/// The key that is new or has another value and can run a program or include a file; `config` is the file's path.
-/// A key that is gone is no risk. `(unreadable)` stands for a file that git itself would refuse.
+/// Returns a key that can run a program or include a file and is new or has another value; `config` is the file's path.
+/// Removing a key is no risk. `(unreadable)` stands for a file that git itself would refuse.
 pub fn risky_git_config_change(config: &RelPath, old: &[u8], new: &[u8]) -> Option<String> {
     if is_branch_or_log(new) {
         return None;
     }
     let Some(new) = risky_values(config, new) else { return Some("(unreadable)".to_owned()) };
-    // Nothing of an old file that cannot be read excuses a key of the new one.
+    // An old file that cannot be read excuses no key of the new one.
     let old = risky_values(config, old).unwrap_or_default();
     let (key, _) = new.into_iter().find(|(key, values)| old.get(key) != Some(values))?;
     Some(String::from_utf8_lossy(&key).into_owned())
 }
 
-/// Whether this is what a branch has that is called `config`, or its log. As a config, git finds one key without a section
-/// in the first, which is none it knows, and refuses the second at its first line.
+/// Whether `text` is the ref of a branch named `config`, or its reflog. Read as a config, the ref is one key without a
+/// section, which git does not know, and the reflog is refused at its first line.
 fn is_branch_or_log(text: &[u8]) -> bool {
     let is_object = |word: &[u8]| matches!(word.len(), 40 | 64) && word.iter().all(u8::is_ascii_hexdigit);
     let line = text.split_inclusive(|byte| *byte == b'\n').next().unwrap_or_default();
@@ -97,10 +97,10 @@ fn is_branch_or_log(text: &[u8]) -> bool {
     }
 }
 
-/// Each key with its values in order.
+/// Each key with its values, in order.
 type Values = BTreeMap<Vec<u8>, Vec<Option<Vec<u8>>>>;
 
-/// Every risky key; none when git would refuse the file.
+/// Returns the risky keys; `None` if git would refuse the file.
 fn risky_values(config: &RelPath, text: &[u8]) -> Option<Values> {
     let mut values = Values::new();
     for (key, value) in Parser::new(text).statements()? {
@@ -115,14 +115,14 @@ fn is_risky(config: &RelPath, key: &[u8], value: Option<&[u8]>) -> bool {
     let Some(name) = Name::split(key) else { return false };
     match (name.section, name.subsection, name.key) {
         (b"core", None, b"worktree") => !value.is_some_and(|value| stays_inside(config, value)),
-        // The name of a script that git reads, beside those that it brings or wherever else a path leads.
+        // Git runs the tool script of this name from its own directory; a name with a slash leads elsewhere.
         (b"merge" | b"diff", None, b"tool" | b"guitool") => value.is_some_and(|value| value.contains(&b'/')),
         (b"submodule", Some(_), b"update") => value.is_some_and(|value| value.starts_with(b"!")),
         _ => RISKY.iter().any(|pattern| name.is(pattern)),
     }
 }
 
-/// Whether a work tree named relative to its git directory lies in the project, as those of submodules do.
+/// Whether a work tree path, relative to its git directory, stays inside the project, as those of submodules do.
 fn stays_inside(config: &RelPath, worktree: &[u8]) -> bool {
     let mut depth = config.components().count().saturating_sub(1);
     for name in worktree.split(|byte| *byte == b'/') {
@@ -137,7 +137,7 @@ fn stays_inside(config: &RelPath, worktree: &[u8]) -> bool {
     true
 }
 
-/// A full key, divided as git's `parse_config_key` does: at the first and the last dot.
+/// A full key, split as git's `parse_config_key` does: at the first and the last dot.
 struct Name<'a> {
     section: &'a [u8],
     subsection: Option<&'a [u8]>,
@@ -168,7 +168,7 @@ impl<'a> Name<'a> {
 /// A key and its value; no value (`[a] b`) means true.
 type Statement = (Vec<u8>, Option<Vec<u8>>);
 
-/// Every function answers none where git stops with "bad config line".
+/// Every function returns `None` where git stops with "bad config line".
 struct Parser<'a> {
     rest: &'a [u8],
 }
@@ -178,7 +178,7 @@ impl<'a> Parser<'a> {
         Self { rest: text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text) }
     }
 
-    /// None where there is a NUL, too: to git names and values end there, to us they would go on.
+    /// Also returns `None` for a NUL: for git, names and values end there, for this parser they would go on.
     fn statements(mut self) -> Option<Vec<Statement>> {
         if self.rest.contains(&0) {
             return None;
@@ -196,7 +196,7 @@ impl<'a> Parser<'a> {
         Some(found)
     }
 
-    /// The next byte; a line break at the end of the file and in place of `\r\n`, as git reads it.
+    /// Returns the next byte, and, as git does, a line break for `\r\n` and at the end of the file.
     fn next(&mut self) -> u8 {
         if self.rest.starts_with(b"\r\n") {
             self.rest = &self.rest[1..];
@@ -214,7 +214,7 @@ impl<'a> Parser<'a> {
         while self.next() != b'\n' {}
     }
 
-    /// After `[`, up to and with `]`: `core`, `remote.origin` (of `[remote "origin"]` too).
+    /// Parses from after `[` to the closing `]`, into `core` or `remote.origin` (also from `[remote "origin"]`).
     fn section(&mut self) -> Option<Vec<u8>> {
         let mut name = Vec::new();
         loop {
@@ -251,7 +251,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `section` ends in its dot; it is empty before the first.
+    /// `section` includes its trailing dot; it is empty before the first section.
     fn statement(&mut self, section: &[u8], first: u8) -> Option<Statement> {
         let mut key = section.to_vec();
         let mut byte = first;
@@ -276,7 +276,7 @@ impl<'a> Parser<'a> {
                 b'\n' if quoted => return None,
                 b'\n' => break,
                 byte if is_space(byte) && !quoted => {
-                    // Kept for now: blanks count only where more follows.
+                    // Kept for now: blanks count only if more follows.
                     if end > 0 {
                         value.push(byte);
                     }
@@ -296,7 +296,7 @@ impl<'a> Parser<'a> {
         Some(value)
     }
 
-    /// After a backslash in a value; at the end of a line it continues the value on the next.
+    /// Parses what follows a backslash in a value. A backslash at the end of a line continues the value on the next.
     fn escape(&mut self) -> Option<Option<u8>> {
         match self.next() {
             b'\n' => Some(None),

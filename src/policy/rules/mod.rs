@@ -1,11 +1,11 @@
 //! What a path is to fettlefs: judged, passed, or gated by a rule (SPEC §6).
 //!
-//! A [`RuleSet`] is compiled once; asking it costs no I/O. Three lists are read in order and the last match wins:
-//! what is built in (`.git/` and directories git ignores pass, sensitive paths hold), the user's own rules, the
-//! project's. A rule matches a path when its pattern matches the path or any directory above it.
+//! A [`RuleSet`] is compiled once; asking it costs no I/O. Three lists are read in order and the last match wins: the
+//! built-in rules (`.git/` and directories git ignores pass, sensitive paths hold), the user's own rules, the project's.
+//! A rule matches a path when its pattern matches the path or any directory above it.
 //!
-//! Patterns are gitignore's through the `ignore` crate, so `{a,b}` is an alternative here, unlike in git.
-//! A rule never sees what a symlink points to: callers ask about the canonical path.
+//! Patterns are gitignore's as the `ignore` crate reads them, so unlike in git `{a,b}` is an alternative. Rules never
+//! look through a symlink: callers ask about the canonical path.
 
 mod git_config;
 mod sensitive;
@@ -31,24 +31,24 @@ pub enum Action {
     Auto,
     /// Straight to lower, never judged.
     Pass,
-    /// A git config file: held (as sensitive) when [`risky_git_config_change`] says so, else it lands whatever its size.
+    /// A git config file: held as sensitive if [`risky_git_config_change`] finds a key, else it lands whatever its size.
     GitConfig,
     /// Always reviewed.
     Hold(HoldSource),
     /// Writes fail with EPERM.
     Deny,
-    /// Writes, removal and rename fail with EPERM, also of every directory above.
+    /// Writing, removing or renaming the path, or any directory above it, fails with EPERM.
     Freeze,
 }
 
 impl Action {
-    /// Whether nobody may write.
+    /// Whether every write fails.
     pub fn refuses(self) -> bool {
         matches!(self, Self::Deny | Self::Freeze)
     }
 }
 
-/// Who asked for a hold.
+/// Where a hold comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HoldSource {
     Rule,
@@ -65,7 +65,7 @@ impl HoldSource {
 }
 
 impl Action {
-    /// The one that lets less through; `self` when they are alike.
+    /// Returns the action that lets less through, or `self` if both are equally strict.
     pub fn stricter(self, other: Self) -> Self {
         if other.strictness() > self.strictness() { other } else { self }
     }
@@ -82,16 +82,16 @@ impl Action {
     }
 }
 
-/// What stands, or is to stand, at a path.
+/// The kind of entry that stands, or is to stand, at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
     Dir,
     Symlink,
-    /// A regular file, or anything else that is neither.
+    /// A regular file, or anything else that is not a directory or symlink.
     File,
 }
 
-/// A path and what a rule may look at about it.
+/// A path and what rules may know about it.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     pub path: &'a RelPath,
@@ -139,14 +139,14 @@ impl RuleAction {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     pub pattern: String,
-    /// A glob of the program that opened the file: of its whole path where it has a slash, else of its name.
+    /// A glob for the program that opened the file: for its whole path if the glob has a slash, otherwise for its name.
     pub exe: Option<String>,
     pub action: RuleAction,
-    /// Where it stands, for messages: `.fettle.toml:12`.
+    /// Where the rule is written, for messages: `.fettle.toml:12`.
     pub at: String,
 }
 
-/// Whether the project's rules may loosen what is built in and what the user said (SPEC §15).
+/// Whether the project's rules may loosen the built-in rules and the user's (SPEC §15).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
     Trusted,
@@ -161,7 +161,7 @@ pub struct RuleError {
     pub what: String,
 }
 
-/// All rules of a project, ready to be asked.
+/// All rules of a project, compiled.
 #[derive(Debug)]
 pub struct RuleSet {
     user: Vec<Compiled>,
@@ -175,21 +175,21 @@ impl RuleSet {
         Ok(Self { user: all(user)?, project: all(project)?, trust })
     }
 
-    /// What to do with a write of `exe` to `place`. An `exe` that is not known matches every glob of programs: such
-    /// rules only tighten, so what cannot be told is treated as the case that is guarded against.
+    /// Returns what to do with a write by `exe` to `place`. An unknown `exe` matches every program glob: such rules only
+    /// tighten, so a doubt counts as the case they guard against.
     pub fn action(&self, place: &Place, exe: Option<&OsStr>) -> Action {
         let user = apply(&self.user, built_in(place), place, exe);
         let project = apply(&self.project, user, place, exe);
         let granted = match self.trust {
             Trust::Trusted => project,
-            // The project's rules may relax each other, but together nothing that stood before them.
+            // The project's rules may relax each other, but nothing that stood before them.
             Trust::Untrusted => user.stricter(project),
         };
         granted.stricter(at_least(place.path)).stricter(self.through_link(place, exe))
     }
 
-    /// What a symlink in the place of a directory must bear for what shows below it, as [`sensitive`] has it of what is
-    /// built in: the strictest of what rules say of anything there.
+    /// Returns the strictest guarding rule for anything that could show below a symlink at `place`, so that a link in a
+    /// directory's place bypasses no rule for the contents. [`sensitive`] does the same for the built-in rules.
     fn through_link(&self, place: &Place, exe: Option<&OsStr>) -> Action {
         let rules = self.user.iter().chain(&self.project).filter(|_| place.entry == Entry::Symlink);
         let guards = |rule: &&Compiled| matches!(rule.action, Action::Hold(_) | Action::Deny | Action::Freeze);
@@ -197,25 +197,25 @@ impl RuleSet {
         reaching.fold(Action::Pass, |now, rule| now.stricter(rule.action))
     }
 
-    /// Whether some rule speaks of programs. Where none does, nobody need ask who a writer is.
+    /// Whether any rule depends on the program. If none does, callers need not find out who the writer is.
     pub fn names_programs(&self) -> bool {
         self.user.iter().chain(&self.project).any(|rule| rule.exe.is_some())
     }
 
-    /// Whether some rule refuses anything. Nothing that is built in does.
+    /// Whether any rule refuses writes. No built-in rule does.
     pub fn refuses(&self) -> bool {
         self.user.iter().chain(&self.project).any(|rule| matches!(rule.action, Action::Deny | Action::Freeze))
     }
 
-    /// Whether a frozen path may stand below `dir`, judged by patterns alone. `false` is sure, so that the usual rename
-    /// or removal of a directory looks at nothing; on `true` the caller lists what is there for [`Self::frozen_among`].
+    /// Whether a frozen path may exist below `dir`, going by patterns alone. `false` is certain, so the usual rename or
+    /// removal of a directory looks at nothing; on `true` the caller lists the contents for [`Self::frozen_among`].
     pub fn may_freeze_below(&self, dir: &RelPath) -> bool {
         self.user.iter().chain(&self.project).any(|rule| rule.action == Action::Freeze && rule.reaches_below(dir))
     }
 
-    /// Whether something below `dir`, which passes itself, may be judged, reviewed or refused, judged by names alone.
-    /// `false` is sure, as it is of `target/` and `node_modules/`: what is sensitive anywhere in an ignored directory is so
-    /// by a name above it, and all such names begin with a dot, however they are disguised.
+    /// Whether anything below the passing directory `dir` may be judged, held or refused, going by names alone. `false`
+    /// is certain, and is the answer for `target/` and `node_modules/`: what is sensitive inside an ignored directory
+    /// is so by a name in that directory's own path, and all such names begin with a dot, in whatever disguise.
     pub fn may_judge_below(&self, dir: &RelPath) -> bool {
         let is_plain = |name: &OsStr| {
             let name = name.as_bytes();
@@ -225,7 +225,7 @@ impl RuleSet {
         !dir.components().all(is_plain) || self.user.iter().chain(&self.project).any(by_rule)
     }
 
-    /// The first of `places` that is frozen for `exe`.
+    /// Returns the first of `places` that is frozen for `exe`.
     pub fn frozen_among<'a>(
         &self,
         places: impl IntoIterator<Item = Place<'a>>,
@@ -235,7 +235,7 @@ impl RuleSet {
     }
 }
 
-/// What holds before any rule is read.
+/// The action before any rule is read.
 fn built_in(place: &Place) -> Action {
     match sensitive(place.path, place.entry) {
         Some(found) if outranks_ignored(&found, place.ignored) => found.action,
@@ -244,19 +244,19 @@ fn built_in(place: &Place) -> Action {
     }
 }
 
-/// An ignored `.vscode/` is as sensitive as any; `.vscode/` somewhere in an ignored `node_modules/` is not.
+/// An ignored `.vscode/` is as sensitive as any other; a `.vscode/` inside an ignored `node_modules/` is not.
 fn outranks_ignored(found: &Sensitive, ignored: Option<&RelPath>) -> bool {
     ignored.is_none_or(|dir| found.depth < dir.components().count())
 }
 
-/// `.git/` and all below it. A `.git` file (of a submodule or worktree) is judged.
+/// Whether this is `.git/` or anything below it. A `.git` file (of a submodule or worktree) is judged.
 fn in_git_dir(place: &Place) -> bool {
     let last = place.path.components().count().saturating_sub(1);
     let is_dir = |depth| depth < last || place.entry == Entry::Dir;
     place.path.components().enumerate().any(|(depth, name)| name == ".git" && is_dir(depth))
 }
 
-/// What no rule can relax: the rules themselves (SPEC §6).
+/// What no rule can relax: the hold on the file with the rules itself (SPEC §6).
 fn at_least(path: &RelPath) -> Action {
     match sensitive::fold(path.as_bytes()).as_ref() == b".fettle.toml" {
         true => Action::Hold(HoldSource::Sensitive),
@@ -268,7 +268,7 @@ fn apply(rules: &[Compiled], before: Action, place: &Place, exe: Option<&OsStr>)
     rules.iter().filter(|rule| rule.matches(place)).fold(before, |now, rule| match &rule.exe {
         Some(glob) if glob.matches(exe) => now.stricter(rule.action),
         Some(_) => now,
-        // A hold that was sensitive stays so: the reason that is told is the first that applies.
+        // The earlier hold keeps its source: the reason reported is the first that applies.
         None if matches!((now, rule.action), (Action::Hold(_), Action::Hold(_))) => now,
         None => rule.action,
     })
@@ -283,9 +283,9 @@ pub(super) fn pattern_matches(rule: &Rule, path: &RelPath) -> bool {
 #[derive(Debug)]
 struct Compiled {
     patterns: Gitignore,
-    /// The leading components without a wildcard of an anchored pattern; none where it may match at any depth.
+    /// The leading wildcard-free components of an anchored pattern; `None` if the pattern can match at any depth.
     literal: Option<Vec<String>>,
-    /// The directories in which the pattern matches by their names.
+    /// Matches the directories above what `patterns` matches, see [`directories_above`].
     above: Gitignore,
     exe: Option<ExeGlob>,
     action: Action,
@@ -297,7 +297,7 @@ impl Compiled {
         Glob::check_bounds(&rule.pattern).map_err(|err| fault(format!("match: {err}")))?;
         check_pattern(&rule.pattern).map_err(|why| fault(format!("match = {:?}: {why}", rule.pattern)))?;
         let patterns = compile_all(&[&rule.pattern]).map_err(|err| fault(format!("match: {err}")))?;
-        // A part of a pattern that is none by itself, as of `{a/b,c}/d`: it may be any.
+        // A prefix may not be a valid pattern by itself, as in `{a/b,c}/d`: then any directory counts.
         let above = compile_all(&directories_above(&rule.pattern)).or_else(|_| compile_all(&["**"]));
         let above = above.map_err(|err| fault(format!("match: {err}")))?;
         if rule.exe.as_deref().is_some_and(|exe| exe.trim().is_empty()) {
@@ -316,23 +316,23 @@ impl Compiled {
         self.exe.as_ref().is_none_or(|glob| glob.matches(exe))
     }
 
-    /// Whether something below a symlink at `path` could match there, and not where the link leads.
+    /// Whether something below a symlink at `path` could match there but not at the link's target.
     fn reaches_through(&self, path: &RelPath) -> bool {
         self.above.matched(Path::new(path.as_os_str()), false).is_ignore()
     }
 
-    /// Whether something below `dir` could match. Errs on the side of yes.
+    /// Whether something below `dir` could match. In doubt, yes.
     fn reaches_below(&self, dir: &RelPath) -> bool {
         let Some(literal) = &self.literal else { return true };
         literal.iter().zip(dir.components()).all(|(wanted, name)| name == wanted.as_str())
     }
 }
 
-/// Names that a pattern may be of. Each is one more directory above what it matches, so that what it takes to compile those
-/// grows with their square.
+/// The most names a pattern may have. Each adds a longer pattern for a directory above the match, so the cost of
+/// compiling them grows with the square.
 const PATTERN_NAMES_MAX: usize = 64;
 
-/// Says what would silently match nothing, or not what it seems to.
+/// Refuses patterns that would silently match nothing, or not what they seem to.
 fn check_pattern(pattern: &str) -> Result<(), &'static str> {
     match pattern.trim() {
         text if names_nothing(text) => Err("matches nothing: no path of a project is spelt so"),
@@ -353,14 +353,14 @@ fn compile_all(patterns: &[impl AsRef<str>]) -> Result<Gitignore, ignore::Error>
     builder.build()
 }
 
-/// Whether a name in it is empty, `.` or `..`, which none is.
+/// Whether some name in the pattern is empty, `.` or `..`, which no real name is.
 fn names_nothing(pattern: &str) -> bool {
     let names = pattern.strip_suffix('/').unwrap_or(pattern);
     names.strip_prefix('/').unwrap_or(names).split('/').any(|name| matches!(name, "" | "." | ".."))
 }
 
-/// A pattern for each directory above what `pattern` matches, and for that itself where it is one of directories alone.
-/// What matches at any depth does so where a link leads, too.
+/// Returns a pattern for each directory above what `pattern` matches, and `pattern` itself if it matches only
+/// directories. Prefixes of `**` alone are left out: what matches at any depth also matches at a link's target.
 fn directories_above(pattern: &str) -> Vec<String> {
     let body = pattern.trim_end();
     let name = body.trim_end_matches('/');
@@ -370,7 +370,7 @@ fn directories_above(pattern: &str) -> Vec<String> {
     above.chain((name != body).then(|| name.to_owned())).collect()
 }
 
-/// A pattern is anchored when a slash stands before its end; gitignore(5).
+/// The wildcard-free start of an anchored pattern. A slash before its end anchors a pattern; gitignore(5).
 fn literal_prefix(pattern: &str) -> Option<Vec<String>> {
     let body = pattern.trim().trim_end_matches('/');
     if !body.contains('/') {

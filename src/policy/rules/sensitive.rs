@@ -1,7 +1,7 @@
-//! Paths that configure the tools that read them, and so can run programs: built in as `hold` (SPEC §6).
+//! Paths whose content configures other tools and so can make them run programs: built in as `hold` (SPEC §6).
 //!
-//! Matched name by name on the case-folded path, at any depth: an editor or agent started in a subdirectory reads what
-//! lies there. A symlink in the place of a directory that holds sensitive files is sensitive itself.
+//! Matched name by name on the case-folded path, at any depth, since an editor or agent started in a subdirectory reads
+//! the files there. A symlink in the place of a directory that holds sensitive files is sensitive itself.
 
 use std::borrow::Cow;
 
@@ -12,15 +12,15 @@ use crate::model::RelPath;
 const NAMES: &[&str] =
     &[".fettle.toml", ".gitignore", ".mcp.json", "agents.md", "claude.md", ".envrc", ".gitlab-ci.yml"];
 
-/// Directories all of whose contents are sensitive. A `.fettle` in a subdirectory is that of a project of its own, and what
-/// waits for review there can be lost or forged by it; the view's own does not stand for a directory of lower.
+/// Directories whose whole contents are sensitive. A `.fettle` in a subdirectory is another project's: a write there
+/// could drop or forge its held changes. The view's own `.fettle` is virtual and stands for no directory of lower.
 const TREES: &[&[&str]] =
     &[&[".claude"], &[".cursor"], &[".codex"], &[".vscode"], &[".husky"], &[".github", "workflows"], &[".fettle"]];
 
-/// Files that are sensitive in one directory. cargo still reads `config` without an ending.
+/// Files that are sensitive in one particular directory. cargo still reads `config` without an extension.
 const FILES: &[&[&str]] = &[&[".cargo", "config.toml"], &[".cargo", "config"]];
 
-/// What git runs from `hooks/`: githooks(5) of 2.47.
+/// The hooks git runs from `hooks/`: githooks(5) of 2.47.
 const GIT_HOOKS: &[&str] = &[
     "applypatch-msg",
     "commit-msg",
@@ -57,14 +57,14 @@ const GIT_HOOKS: &[&str] = &[
 pub struct Sensitive {
     /// `Hold(Sensitive)` or `GitConfig`.
     pub action: Action,
-    /// How many names stand before the one that makes it sensitive: 1 for `a/.claude/b`.
+    /// The number of names before the one that makes the path sensitive: 1 for `a/.claude/b`.
     pub depth: usize,
-    /// The same, of names in a git directory from there on: 3 for `.git/modules/m/hooks/x`. Who renames a directory above
-    /// it, as git does with that of a submodule, makes it no other than it was.
+    /// The same, but counted to the first name inside the innermost git directory: 3 for `.git/modules/m/hooks/x`.
+    /// Renaming a directory above that, as git does with a submodule's, leaves the path as sensitive as it was.
     pub own_depth: usize,
 }
 
-/// Whether `path` is sensitive, and from which name on.
+/// Returns whether `path` is sensitive, and from which name on.
 pub fn sensitive(path: &RelPath, entry: Entry) -> Option<Sensitive> {
     let folded = fold(path.as_bytes());
     let names: Vec<&[u8]> = folded.split(|byte| *byte == b'/').collect();
@@ -74,7 +74,7 @@ pub fn sensitive(path: &RelPath, entry: Entry) -> Option<Sensitive> {
     })
 }
 
-/// One path for each built-in pattern, to ask whether a rule would relax any.
+/// Returns one path for each built-in pattern, for finding rules that would relax one.
 pub(in crate::policy) fn examples() -> impl Iterator<Item = String> {
     let names = NAMES.iter().map(|name| match *name {
         "agents.md" | "claude.md" => name.to_uppercase().replace(".MD", ".md"),
@@ -86,7 +86,7 @@ pub(in crate::policy) fn examples() -> impl Iterator<Item = String> {
     names.chain(trees).chain(files).chain(git)
 }
 
-/// What `names` are when the first of them makes a path sensitive, and how many of the last ones do so in their directory.
+/// Returns the action if the first of `names` is sensitive, and how many names [`Sensitive::own_depth`] leaves out.
 fn from(names: &[&[u8]], entry: Entry) -> Option<(Action, usize)> {
     match names[0] {
         b".git" => in_git(&names[1..], entry),
@@ -97,7 +97,7 @@ fn from(names: &[&[u8]], entry: Entry) -> Option<(Action, usize)> {
     }
 }
 
-/// Below `tree`, or a symlink in its place or in the place of a directory above it.
+/// Whether this lies below `tree`, or is a symlink in its place or in the place of a directory above it.
 fn within(names: &[&[u8]], tree: &[&str], entry: Entry) -> bool {
     (names.len() > tree.len() && starts(names, tree)) || replaces(names, tree, entry)
 }
@@ -112,11 +112,11 @@ fn replaces(names: &[&[u8]], wanted: &[&str], entry: Entry) -> bool {
         && names.iter().zip(wanted).all(|(name, wanted)| *name == wanted.as_bytes())
 }
 
-/// `rest` is what stands below `.git`. Submodules and worktrees keep git directories inside it, under names that may
-/// have slashes themselves; so below `modules/` every depth is looked at.
+/// `rest` is the path below `.git`. Submodules and worktrees keep git directories inside it. A submodule's name may
+/// contain slashes, so below `modules/` every depth is tried.
 fn in_git(rest: &[&[u8]], entry: Entry) -> Option<(Action, usize)> {
     match rest {
-        // Leads git to another directory for its config and hooks.
+        // A `.git` file or symlink leads git to another directory for its config and hooks.
         [] if entry != Entry::Dir => held(&[b".git"]),
         [] => None,
         [b"modules", below @ ..] if !below.is_empty() => in_modules(below, entry),
@@ -126,10 +126,10 @@ fn in_git(rest: &[&[u8]], entry: Entry) -> Option<(Action, usize)> {
     }
 }
 
-/// `below` begins with the first name of a submodule, which is never a part of its git directory. All others may be either.
+/// `below` begins with the first name of a submodule, which is never inside its git directory. Any later name may be.
 fn in_modules(below: &[&[u8]], entry: Entry) -> Option<(Action, usize)> {
     if entry == Entry::Symlink {
-        // Git makes none there, and each can stand in the place of a submodule's directory.
+        // Git makes no symlinks here, and each could stand in the place of a submodule's directory.
         return held(below);
     }
     let at_depth = |depth: usize| match below[1..depth].contains(&b"refs".as_slice()) {
@@ -139,8 +139,8 @@ fn in_modules(below: &[&[u8]], entry: Entry) -> Option<(Action, usize)> {
     (1..below.len()).find_map(at_depth)
 }
 
-/// Below `refs`, branches stand as paths, and the submodule `x/refs/y` may as well: only what git itself looks for is
-/// taken for its own, so that a branch `hooks/x` is no hook.
+/// Below `refs` a path may be a branch, or may belong to a submodule `x/refs/y`. Only the names git itself looks for
+/// count, so that a branch `hooks/x` is not taken for a hook.
 fn among_branches(rest: &[&[u8]]) -> Option<(Action, usize)> {
     match rest {
         [b"config" | b"config.worktree"] => Some((Action::GitConfig, rest.len())),
@@ -150,7 +150,7 @@ fn among_branches(rest: &[&[u8]]) -> Option<(Action, usize)> {
     }
 }
 
-/// `rest` is what stands in one git directory.
+/// `rest` is the path within one git directory.
 fn in_git_dir(rest: &[&[u8]], entry: Entry) -> Option<(Action, usize)> {
     let is_link = entry == Entry::Symlink;
     match rest {
@@ -164,12 +164,12 @@ fn in_git_dir(rest: &[&[u8]], entry: Entry) -> Option<(Action, usize)> {
     }
 }
 
-/// `own` are the names that make it sensitive in their directory.
+/// `own` are the names from the start of their git directory, or those from the sensitive name on.
 fn held(own: &[&[u8]]) -> Option<(Action, usize)> {
     Some((Action::Hold(HoldSource::Sensitive), own.len()))
 }
 
-/// Lower case as case-insensitive file systems see it: Unicode folding, and without the characters they ignore.
+/// Lower case as case-insensitive file systems see it: Unicode folding, without the characters they ignore.
 pub(super) fn fold(path: &[u8]) -> Cow<'_, [u8]> {
     if path.is_ascii() {
         return match path.iter().any(u8::is_ascii_uppercase) {
@@ -187,12 +187,12 @@ pub(super) fn fold(path: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(folded)
 }
 
-/// By way of upper case, so that the long s becomes an s.
+/// Goes by way of upper case, so that the long s becomes an s.
 fn fold_char(character: char) -> impl Iterator<Item = char> {
     character.to_uppercase().flat_map(char::to_lowercase)
 }
 
-/// The list of git's `utf8.c` (`next_hfs_char`), with the soft hyphen.
+/// git's list in `utf8.c` (`next_hfs_char`), plus the soft hyphen.
 fn is_ignorable(character: char) -> bool {
     matches!(character, '\u{ad}' | '\u{200c}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{206a}'..='\u{206f}' | '\u{feff}')
 }

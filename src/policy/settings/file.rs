@@ -1,4 +1,4 @@
-//! `.fettle.toml` and the user's `config.toml`: the same keys in both.
+//! `.fettle.toml` and the user's `config.toml`, which share the same keys.
 
 use serde::Deserialize;
 use toml::{Spanned, Value};
@@ -7,14 +7,14 @@ use super::{Key, Layer, Origin, SettingsError};
 use crate::model::Object;
 use crate::policy::rules::{Rule, RuleAction};
 
-/// One file, read and found sound.
+/// One settings file, parsed and validated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SettingsFile {
     pub values: Layer,
     pub rules: Vec<Rule>,
 }
 
-/// A value is taken as it comes: its text goes the same way as that of a flag.
+/// A value of any TOML type: its text is parsed like that of a flag.
 type Field = Option<Spanned<Value>>;
 
 #[derive(Deserialize)]
@@ -128,7 +128,7 @@ impl FileToml {
     }
 }
 
-/// A file's name and text, to say where in it something stands.
+/// A file's name and text, for messages that say where in the file something stands.
 struct Source<'a> {
     name: &'a str,
     text: &'a str,

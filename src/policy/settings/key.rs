@@ -1,4 +1,4 @@
-//! The names of every setting: in files, in the environment, as a flag, and what each allows.
+//! The name of every setting in files, in the environment and as a flag, and the values it allows.
 
 /// A setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -32,13 +32,13 @@ const SWITCH: &str = "true or false";
 const SIZE: &str = "a size in bytes or like 16MiB, 1GiB";
 const TIME: &str = "0 to 365d, in seconds or like 2s, 10m, 24h";
 
-/// Each setting once: its name in a file, its variable, its flag and the values it takes.
+/// Lists each setting once: its name in a file, its variable, its flag and the values it takes.
 macro_rules! keys {
     ($($key:ident $name:literal $variable:literal $flag:literal $allowed:expr;)+) => {
         impl Key {
             pub const ALL: &'static [Self] = &[$(Self::$key),+];
 
-            /// As in a file, with its table: `backups.quota`.
+            /// The name in a settings file, with its table: `backups.quota`.
             pub fn name(self) -> &'static str {
                 match self { $(Self::$key => $name),+ }
             }
@@ -47,12 +47,12 @@ macro_rules! keys {
                 match self { $(Self::$key => $variable),+ }
             }
 
-            /// With its dashes.
+            /// The flag with its dashes.
             pub fn flag(self) -> &'static str {
                 match self { $(Self::$key => $flag),+ }
             }
 
-            /// In words, for messages.
+            /// The allowed values in words, for messages.
             pub fn allowed(self) -> &'static str {
                 match self { $(Self::$key => $allowed),+ }
             }

@@ -1,9 +1,9 @@
-//! What the user asked for: one [`Settings`] out of flags, environment, project file, user file and defaults (SPEC §15).
+//! What the user asked for: one [`Settings`] made of flags, environment, project file, user file and defaults (SPEC §15).
 //!
-//! A value travels as text with its [`Origin`] until [`Settings::set`] gives it its type, so that a flag, a variable and
-//! a file are read by the same rules and a message can say where a value came from. Nothing is read here: callers pass
-//! texts. Begin with [`SettingsFile::parse`], [`Layer`] and [`Settings::layered`]; [`trust`] says what a project's file
-//! may do before it is trusted, [`trusted`] which are.
+//! A value travels as text with its [`Origin`] until [`Settings::set`] parses it, so that flags, variables and files
+//! follow the same rules and a message can say where a value came from. No file is read here: callers pass their text.
+//! Begin with [`SettingsFile::parse`], [`Layer`] and [`Settings::layered`]; [`trust`] says what a project's file may do
+//! before it is trusted, [`trusted`] which files are.
 
 mod file;
 mod key;
@@ -26,7 +26,7 @@ use std::time::Duration;
 use super::risk::RiskSwitches;
 use super::tier::Thresholds;
 
-/// Everything that can be set, with its type.
+/// Every setting, with its type.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     pub thresholds: Thresholds,
@@ -35,13 +35,13 @@ pub struct Settings {
     /// How many distinct paths one process tree may delete or rewrite within two seconds.
     pub burst: u64,
     pub approve: Approve,
-    /// The same for who is in a run.
+    /// The same, for callers inside a run.
     pub approve_in_run: Approve,
     pub on_hold: OnHold,
     pub risk: RiskSwitches,
     /// Each hook is a program and its arguments.
     pub pre_write: Vec<Vec<String>>,
-    /// What each of them may take.
+    /// How long each hook may take.
     pub hook_timeout: Duration,
     pub backups: BackupLimits,
     pub limits: Limits,
@@ -51,16 +51,16 @@ pub struct Settings {
 /// What is kept for rollback (SPEC §13).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackupLimits {
-    /// None: never purged for its age.
+    /// `None`: no backup is purged for its age.
     pub age_max: Option<Duration>,
     pub per_path_max: u64,
     pub quota_bytes: u64,
 }
 
-/// What a program may take that only wants to hinder. 0 is no limit but the machine's own.
+/// Limits on what a hostile program can use up. 0 leaves only the machine's own limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Room on disk for what is held and what is being written.
+    /// Disk space for held content and content being written.
     pub upper_bytes: u64,
     /// Paths that are held or being written.
     pub held: u64,
@@ -87,7 +87,7 @@ impl std::fmt::Display for Origin {
     }
 }
 
-/// Why settings cannot be used.
+/// The reason why settings cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
     /// An unknown key, or not TOML. `what` is one line.
@@ -111,7 +111,7 @@ struct Given {
 }
 
 impl Layer {
-    /// What `lookup` finds under the name of each key's variable. A variable that is set and empty is an error.
+    /// Collects what `lookup` returns for each key's variable. A variable that is set but empty is an error.
     pub fn environment(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, SettingsError> {
         let mut layer = Self::default();
         for &key in Key::ALL {
@@ -130,7 +130,7 @@ impl Layer {
         Ok(layer)
     }
 
-    /// What it says of `approve`.
+    /// The value this layer sets for `approve`.
     pub fn approve(&self) -> Option<Approve> {
         let given = self.0.iter().rev().find(|given| given.key == Key::Approve)?;
         Approve::parse(&given.value)
@@ -168,7 +168,7 @@ impl Settings {
         }
     }
 
-    /// `defaults` under `layers`, the weakest first: user file, project file, environment, flags.
+    /// Applies `layers` to `defaults`, the weakest first: user file, project file, environment, flags.
     pub fn layered<'a>(defaults: Self, layers: impl IntoIterator<Item = &'a Layer>) -> Result<Self, SettingsError> {
         let mut settings = defaults;
         layers.into_iter().for_each(|layer| settings.apply(layer));
@@ -182,14 +182,14 @@ impl Settings {
 
     fn apply(&mut self, layer: &Layer) {
         for given in &layer.0 {
-            // Refusals came up when the layer was made.
+            // Bad values were refused when the layer was made.
             if self.set(given.key, &given.value).is_some() {
                 self.origins.insert(given.key, given.at.clone());
             }
         }
     }
 
-    /// Looked at only when all is merged: a file may set one of the two and a flag the other.
+    /// Checked only after merging: a file may set one of the two and a flag the other.
     fn check(&self) -> Result<(), SettingsError> {
         let Thresholds { floor, ceil, .. } = self.thresholds;
         if floor < ceil {
@@ -199,7 +199,7 @@ impl Settings {
         Err(SettingsError::FloorAboveCeil { floor, floor_at, ceil, ceil_at })
     }
 
-    /// Takes `text` for `key`; none when it is not a value that the key allows.
+    /// Sets `key` from `text`; returns `None` if the key does not allow that value.
     fn set(&mut self, key: Key, text: &str) -> Option<()> {
         match key {
             Key::Floor => self.thresholds.floor = value::count(text)?,

@@ -1,14 +1,14 @@
 //! What a project's file may do before its owner has trusted it: tighten, and nothing else (SPEC §15).
 //!
-//! Measured against what would hold without the file, which is the user's own file over the defaults: a clone must not
-//! undo what its user set tighter either. Whether a file is trusted is for callers to find out.
+//! The measure is what would apply without the file, that is the user's own file over the defaults: a clone must not undo
+//! what its user has tightened either. Callers find out whether a file is trusted.
 
 use super::{Approve, Given, Key, Layer, Settings, SettingsFile};
 use crate::model::RelPath;
 use crate::policy::rules::{Rule, RuleAction, pattern_matches, sensitive_examples};
 
-/// `file` without what loosens, and a line for each thing that is ignored. Its rules all stay: a
-/// [`crate::policy::rules::RuleSet`] compiled as untrusted lets them relax each other and nothing else.
+/// Returns `file` without the values that loosen something, and a line for each thing that is ignored. Its rules all
+/// stay: a [`crate::policy::rules::RuleSet`] compiled as untrusted lets them relax each other and nothing else.
 pub fn untrusted(file: SettingsFile, user: &Layer, defaults: &Settings) -> (SettingsFile, Vec<String>) {
     let mut without = defaults.clone();
     without.apply(user);
@@ -22,7 +22,7 @@ pub fn untrusted(file: SettingsFile, user: &Layer, defaults: &Settings) -> (Sett
     (SettingsFile { values: Layer(kept), rules: file.rules }, notes)
 }
 
-/// Whether a value that tightens who decides, or leaves it, would let in who is in a run: that is kept for others alone.
+/// Whether a kept `approve` would still loosen what applies to callers inside a run. It then counts only for the others.
 fn lets_runs_decide(given: &Given, in_run: Approve) -> bool {
     given.key == Key::Approve && Approve::parse(&given.value).is_some_and(|approve| approve < in_run)
 }
@@ -51,9 +51,9 @@ pub fn looser(key: Key, with: &Settings, without: &Settings) -> bool {
         Key::RiskBinary => !with.risk.binary && without.risk.binary,
         // A hook is code, and fewer hooks are leniency.
         Key::PreWrite => with.pre_write != without.pre_write,
-        // How long everybody waits for the user's own hooks is no project's affair either.
+        // How long writers wait for the user's own hooks is not for a project to decide either.
         Key::HookTimeout => with.hook_timeout != without.hook_timeout,
-        // Fewer backups are fewer ways back. No limit keeps all.
+        // Fewer backups mean fewer ways back. No age limit keeps all of them.
         Key::BackupAge => match (with.backups.age_max, without.backups.age_max) {
             (Some(_), None) => true,
             (Some(with), Some(without)) => with < without,
@@ -67,13 +67,13 @@ pub fn looser(key: Key, with: &Settings, without: &Settings) -> bool {
     }
 }
 
-/// Of limits, where 0 is none.
+/// Compares limits, where 0 means none.
 fn is_wider(with: u64, without: u64) -> bool {
     without != 0 && (with == 0 || with > without)
 }
 
-/// Says which rules lose their force. An `auto` may only be meant to relax a rule of the same file; it is named when it
-/// would relax a sensitive path.
+/// Returns a note if the rule loses its force. An `auto` may be meant only to relax another rule of the same file, so it
+/// gets a note only if it would relax a sensitive path.
 fn rule_note(rule: &Rule) -> Option<String> {
     let relaxes = || sensitive_examples().any(|path| matches_text(rule, &path));
     match rule.action {

@@ -1,8 +1,8 @@
-//! Which projects' settings files a person has trusted: the text of `trusted` in the user's own configuration directory.
+//! The project settings files that the user has trusted: the text of `trusted` in the user's own configuration directory.
 //!
-//! One a line: the SHA-256 of the file in hex, two blanks, and the project's absolute path, in which `\n` stands for a
-//! newline and `\\` for a backslash (as `sha256sum` spells names). Both must match: the same text elsewhere may mean
-//! other files, and another text here is another file. Lines of any other shape say nothing.
+//! Each line is the SHA-256 of the file in hex, two blanks, and the project's absolute path, in which `\n` stands for a
+//! newline and `\\` for a backslash (as `sha256sum` spells names). Both must match: the same text in another project may
+//! refer to other files, and changed text has not been trusted. Lines of any other shape are ignored.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -14,13 +14,13 @@ const GAP: &[u8] = b"  ";
 /// A SHA-256 in hex.
 const HASH_DIGITS: usize = 64;
 
-/// Whether `text` trusts the file `digest` of `project`.
+/// Returns whether `text` trusts the file `digest` of `project`.
 pub fn is_trusted(text: &[u8], project: &Path, digest: Digest) -> bool {
     let wanted = line(project, digest);
     lines(text).any(|line| line == wanted)
 }
 
-/// `text` with the file `digest` of `project`, and no other of that project, trusted.
+/// Returns `text` with the file `digest` of `project` trusted, and no other file of that project.
 pub fn with_trust(text: &[u8], project: &Path, digest: Digest) -> Vec<u8> {
     let mut new = without_trust(text, project);
     new.extend(line(project, digest));
@@ -28,7 +28,7 @@ pub fn with_trust(text: &[u8], project: &Path, digest: Digest) -> Vec<u8> {
     new
 }
 
-/// `text` with nothing of `project` trusted. All other lines stay as they are.
+/// Returns `text` with nothing of `project` trusted. All other lines stay as they are.
 pub fn without_trust(text: &[u8], project: &Path) -> Vec<u8> {
     let ending = [GAP, &spelled(project)].concat();
     let is_its = |line: &&[u8]| line.len() == HASH_DIGITS + ending.len() && line.ends_with(&ending);

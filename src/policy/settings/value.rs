@@ -1,4 +1,4 @@
-//! The values of settings, from their text. Every function answers none for what is not allowed.
+//! Parses the values of settings. Every function returns `None` for text that is not an allowed value.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -17,24 +17,24 @@ pub enum Ttl {
 }
 
 impl Ttl {
-    /// 0 is never.
+    /// Takes a duration; 0 means never.
     pub fn parse(text: &str) -> Option<Self> {
         let time = duration(text)?;
         Some(if time.is_zero() { Self::Never } else { Self::After(time) })
     }
 }
 
-/// Over which time writes to a path are judged as one. A longer one is stricter: less can be smuggled in slices.
+/// The time within which writes to a path are judged as one. A longer window is stricter: less can be smuggled in slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Window {
-    /// Each write alone.
+    /// Each write is judged alone.
     Each,
     Seconds(Duration),
     Session,
 }
 
 impl Window {
-    /// 0 is each.
+    /// Takes `session` or a duration; 0 judges each write alone.
     pub fn parse(text: &str) -> Option<Self> {
         if text == "session" {
             return Some(Self::Session);
@@ -111,7 +111,7 @@ pub(super) fn duration(text: &str) -> Option<Duration> {
     (time <= DURATION_MAX).then_some(time)
 }
 
-/// Long enough for a program to start, short enough that a close ends some time.
+/// Long enough for a program to start, short enough that a close returns eventually.
 const HOOK_TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
 
 pub(super) fn hook_timeout(text: &str) -> Option<Duration> {
@@ -132,8 +132,8 @@ pub(super) fn bytes(text: &str) -> Option<u64> {
     count.checked_mul(1 << shift)
 }
 
-/// `["cmd", "arg"]` is one command, `[["a"], ["b", "arg"]]` several, `[]` none; `cmd arg` without brackets is one,
-/// divided at blanks. No command may be empty.
+/// `["cmd", "arg"]` is one command, `[["a"], ["b", "arg"]]` are several, `[]` is none; without brackets, `cmd arg` is one
+/// command, split at blanks. No command may be empty.
 pub(super) fn commands(text: &str) -> Option<Vec<Vec<String>>> {
     let commands = if text.starts_with('[') { array_commands(text)? } else { vec![words(text)] };
     let has_program = |command: &Vec<String>| command.first().is_some_and(|program| !program.is_empty());
