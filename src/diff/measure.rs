@@ -1,9 +1,9 @@
 //! The facts that a verdict about size is based on. Knows no limits that a user can set.
 
-use super::ends::{common_prefix, common_suffix};
 use super::hunks::in_hunks;
 use super::lines::Lines;
 use super::script::{self, Edit};
+use crate::model::{common_prefix, common_suffix};
 
 /// The size of a change. Lines end at `\n` only; a modified line is one insertion and one deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

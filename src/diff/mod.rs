@@ -8,7 +8,6 @@
 mod binary;
 mod blame;
 mod delta;
-mod ends;
 mod hunks;
 mod lines;
 mod measure;
@@ -23,7 +22,6 @@ mod unified;
 
 pub use blame::Blame;
 pub use delta::{DELTA_HUNKS_MAX, DELTA_PERCENT_MAX, Delta, delta};
-pub use ends::{common_prefix, common_suffix};
 pub use hunks::{CONTEXT_LINES, Hunk, NoSuchHunk, apply_hunks, hunks};
 pub use measure::{Measure, Summary, measure};
 pub use merge::{Merge, merge};

@@ -3,6 +3,8 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
+use super::ends::common_prefix;
+
 /// A path below the root of a tree: no leading slash, no empty, `.` or `..` component, no NUL.
 /// The root itself is the empty path. Ordered so that a directory comes right before what it contains.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
@@ -130,8 +132,9 @@ fn check_name(name: &[u8]) -> Result<(), PathError> {
 /// `/` sorts before every other byte, so that in an ordered map all of `a/…` stands between `a` and `a-b`.
 impl Ord for RelPath {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        let rank = |byte: &u8| if *byte == b'/' { 0u16 } else { u16::from(*byte) + 1 };
-        self.0.iter().map(rank).cmp(other.0.iter().map(rank))
+        let same = common_prefix(&self.0, &other.0);
+        let next = |path: &Self| path.0.get(same).map(|byte| (*byte != b'/', *byte));
+        next(self).cmp(&next(other))
     }
 }
 

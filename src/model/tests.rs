@@ -22,6 +22,18 @@ fn a_path_that_could_leave_the_root_is_refused() {
 }
 
 #[test]
+fn paths_sort_by_their_names_one_after_the_other() {
+    let long = "x".repeat(70);
+    let texts =
+        ["", "a", "a/b", "a/b/c", "a-b", "a!", "ab", "b", "\u{1}", &format!("{long}/a"), &format!("{long}-a"), &long];
+    let names = |text: &str| text.split('/').filter(|name| !name.is_empty()).map(str::to_owned).collect::<Vec<_>>();
+    for (one, two) in texts.iter().flat_map(|one| texts.iter().map(move |two| (*one, *two))) {
+        let order = path(one).cmp(&path(two));
+        assert_eq!(order, names(one).cmp(&names(two)), "{one:?} {two:?}");
+    }
+}
+
+#[test]
 fn a_directory_sorts_right_before_what_it_contains() {
     let mut paths = [path("a-b"), path("a/z"), path("a"), path("a/b/c"), path("a.b")];
     paths.sort();

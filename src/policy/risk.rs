@@ -7,7 +7,8 @@ use std::collections::HashSet;
 
 use memchr::memmem;
 
-use crate::diff::{Side, classify, common_prefix, common_suffix};
+use crate::diff::{Side, classify};
+use crate::model::{common_prefix, common_suffix};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RiskSignal {
