@@ -327,7 +327,7 @@ impl Overlay {
             if matches!(writers, Writers::WaitedFor { .. }) && state.writers_of_entries().contains_key(&upper_id) {
                 return Ok(None);
             }
-            let open = state.open_of(upper_id, &path).cloned();
+            let open = state.nodes.open_of(upper_id).cloned();
             let upper = state.uppers.get_mut(upper_id).ok_or_else(|| unknown(id))?;
             if !upper.busy {
                 let held = upper.row.held.clone().ok_or_else(|| unknown(id))?;
@@ -404,7 +404,7 @@ impl State {
     pub(super) fn is_as_taken(&self, taken: &Taken) -> bool {
         let Taken { row, open, version, .. } = taken;
         let same_names = self.uppers.get(row.id).is_some_and(|upper| upper.row.names == row.names);
-        same_names && self.is_still(row.id, row.path(), open.as_ref(), *version)
+        same_names && self.is_still(row.id, open.as_ref(), *version)
     }
 
     /// Why a change that is not [as it was taken](Self::is_as_taken) does not land.

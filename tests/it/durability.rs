@@ -151,6 +151,31 @@ fn unmount_and_remount_keep_the_view_and_the_state_works_in_between() {
     assert_eq!(last.read("held"), rewritten());
 }
 
+/// The kernel of a new mount knows a file by the name that a program uses, which need not be the one that a change is told by.
+#[test]
+fn what_is_written_by_a_further_name_after_a_remount_is_there_whatever_is_decided() {
+    let confirmed = rewritten() + "first\nsecond\n";
+    for (decided, whole) in [("discard", lines(100) + "second\n"), ("confirm", confirmed)] {
+        let scratch = mounted_scratch!();
+        scratch.write("a", lines(100));
+        fs::hard_link(scratch.lower().join("a"), scratch.lower().join("b")).expect("a further name");
+        let view = scratch.mount();
+        view.write("a", rewritten());
+        view.unmount();
+        let view = scratch.mount();
+        let mut file = fs::File::options().read(true).append(true).open(view.path("b")).expect("open the further name");
+        file.write_all(b"first\n").expect("write");
+        // Closed, one of two descriptors has the write judged.
+        drop(file.try_clone().expect("another descriptor"));
+        view.cli(&[decided, &view.held()[0].id]).ok();
+        file.write_all(b"second\n").expect("write");
+        drop(file);
+        assert_eq!(["b", "a"].map(|name| view.read(name)), [whole.clone(), whole.clone()], "{decided}");
+        view.unmount();
+        assert_eq!(["a", "b"].map(|name| scratch.mount().read(name)), [whole.clone(), whole], "{decided}");
+    }
+}
+
 fn facts(path: &Path) -> (u64, u64, u32, u32, u32, i64, i64, i64, i64, u64) {
     let meta = path.symlink_metadata().unwrap_or_else(|err| panic!("{}: {err}", path.display()));
     let owner = (meta.uid(), meta.gid());

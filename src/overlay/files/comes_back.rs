@@ -115,7 +115,7 @@ impl Overlay {
             let id = self.enter_at(&mut state, upper.new, path, What::File, |row| self.store.save_upper(row))?;
             state.epoch += 1;
             state.named_again(open, *dir, name);
-            open.set_backing(Backing::Upper(id, Arc::new(upper.file)));
+            open.set_backing(&mut state.nodes, Backing::Upper(id, Arc::new(upper.file)));
         }
         self.tell(|observer| observer.entry_changed(*dir, name));
         // The file is back, even if the times of its directory cannot be set.

@@ -12,7 +12,7 @@ use crate::diff::TEXT_BYTES_MAX;
 use crate::model::{RelPath, Stamp};
 use crate::overlay::error::Context;
 use crate::overlay::judge::claim::Claim;
-use crate::overlay::state::nodes::NodeId;
+use crate::overlay::state::nodes::{NodeId, Nodes};
 use crate::overlay::state::uppers::{Recorded, Upper};
 use crate::overlay::{Error, Overlay, Result, State};
 use crate::policy::rules::{Action, HoldSource};
@@ -169,10 +169,10 @@ impl Overlay {
         state.epoch += 1;
         state.uppers.insert(Upper { busy: true, because: vec![rule.reason()], ..Upper::written(row) });
         let id = new.keep();
-        if let (Some(file), Some(open)) = (file, state.nodes.open_at(path))
+        if let (Some(file), Some(open)) = (file, state.nodes.open_at(path).cloned())
             && matches!(*open.backing(), Backing::Lower(_))
         {
-            open.set_backing(Backing::Upper(id, Arc::new(file)));
+            open.set_backing(&mut state.nodes, Backing::Upper(id, Arc::new(file)));
         }
         Ok(Some(Claim { overlay: self, id, judged: false }))
     }
@@ -200,7 +200,7 @@ impl Overlay {
         let Some(path) = path.filter(|path| state.uppers.at(path).is_none()) else {
             let is_lowers = matches!(*open.backing(), Backing::Lower(_));
             if is_lowers {
-                open.set_backing(Backing::Orphan(Arc::new(file)));
+                open.set_backing(&mut state.nodes, Backing::Orphan(Arc::new(file)));
             }
             return Ok(());
         };
@@ -214,7 +214,7 @@ impl Overlay {
         }
         state.uppers.insert(Upper { moved_on, ..Upper::written(row) });
         state.epoch += 1;
-        open.set_backing(Backing::Upper(new.keep(), Arc::new(file)));
+        open.set_backing(&mut state.nodes, Backing::Upper(new.keep(), Arc::new(file)));
         open.dirty.store(true, Ordering::SeqCst);
         Ok(())
     }
@@ -333,14 +333,14 @@ impl Overlay {
         let mut state = self.state.lock();
         let Some(upper) = state.uppers.get(id).filter(|upper| upper.is_landed() && !upper.busy) else { return };
         let (path, base) = (upper.row.path().clone(), upper.row.base);
-        if let Some(open) = state.open_of(id, &path).cloned() {
+        if let Some(open) = state.nodes.open_of(id).cloned() {
             if open.is_unused() {
                 state.nodes.let_go(&open);
             } else if base.is_shared() && open.writers() > 0 {
                 // The file has several names, and one may be moved aside or replaced meanwhile: the writer goes on with
                 // the others.
                 return;
-            } else if !self.goes_on_with_lower(&open, &path) {
+            } else if !self.goes_on_with_lower(&mut state.nodes, &open, &path) {
                 return;
             }
             if let Below::Entry { stamp, .. } = base.below {
@@ -355,11 +355,13 @@ impl Overlay {
 
     /// Returns false if lower's file cannot be opened now, or was removed below while a writer has it open: as an orphan,
     /// what is written next would never be judged. What is open then stays as it is until the entry is let go again.
-    fn goes_on_with_lower(&self, open: &OpenFile, path: &RelPath) -> bool {
+    fn goes_on_with_lower(&self, nodes: &mut Nodes, open: &OpenFile, path: &RelPath) -> bool {
         match self.lower.open_to_read(path) {
-            Ok(lower) => open.goes_on_with(Arc::new(lower)),
+            Ok(lower) => open.goes_on_with(nodes, Arc::new(lower)),
             // Readers keep the content that they have open.
-            Err(err) if is_absent(&err) && open.writers() == 0 => open.set_backing(Backing::Orphan(open.file())),
+            Err(err) if is_absent(&err) && open.writers() == 0 => {
+                open.set_backing(nodes, Backing::Orphan(open.file()));
+            }
             Err(_) => return false,
         }
         true

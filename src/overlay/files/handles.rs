@@ -21,7 +21,7 @@ use super::copy_up::same_content_stamp;
 use super::passed::PassedHandle;
 use super::witness::Seen;
 use crate::model::{Digest, Reason, RelPath, Stamp};
-use crate::overlay::state::nodes::NodeId;
+use crate::overlay::state::nodes::{NodeId, Nodes};
 use crate::overlay::{Caller, Error, Overlay, Result, State};
 use crate::store::{Kept, Nameless, UpperId, Writer};
 use crate::sys::OFlags;
@@ -206,7 +206,12 @@ impl OpenFile {
         self.backing.read()
     }
 
-    pub fn set_backing(&self, backing: Backing) {
+    pub fn set_backing(&self, nodes: &mut Nodes, backing: Backing) {
+        nodes.note_entry(self.node, self.upper(), backing.upper());
+        self.switch_to(backing);
+    }
+
+    fn switch_to(&self, backing: Backing) {
         *self.backing.write() = backing;
         // The new file may hold other content that waits for review, and its blocks are counted anew.
         self.overwritten.store(false, Ordering::SeqCst);
@@ -215,9 +220,9 @@ impl OpenFile {
 
     /// The entry has landed and goes: switches back to lower's file, and counts as a write, so that a judge that has
     /// looked at the content looks again. To be called under the lock of the view's state.
-    pub fn goes_on_with(&self, lower: Arc<File>) {
+    pub fn goes_on_with(&self, nodes: &mut Nodes, lower: Arc<File>) {
         drop(self.begin_write());
-        self.set_backing(Backing::Lower(lower));
+        self.set_backing(nodes, Backing::Lower(lower));
         self.dirty.store(false, Ordering::SeqCst);
     }
 
@@ -243,15 +248,12 @@ impl OpenFile {
         };
         // A file that nobody may read stays open as it is.
         if let Ok(reading) = file::reopen(below.as_fd(), OFlags::RDONLY) {
-            self.set_backing(Backing::Lower(Arc::new(reading)));
+            self.switch_to(Backing::Lower(Arc::new(reading)));
         }
     }
 
     pub fn upper(&self) -> Option<UpperId> {
-        match &*self.backing() {
-            Backing::Upper(id, _) => Some(*id),
-            Backing::Lower(_) | Backing::Orphan(_) => None,
-        }
+        self.backing().upper()
     }
 
     /// True if it is an orphan, with this file.
@@ -473,6 +475,13 @@ impl Handle {
 }
 
 impl Backing {
+    pub fn upper(&self) -> Option<UpperId> {
+        match self {
+            Self::Upper(id, _) => Some(*id),
+            Self::Lower(_) | Self::Orphan(_) => None,
+        }
+    }
+
     pub fn is_orphan(&self) -> bool {
         matches!(self, Self::Orphan(_))
     }
@@ -533,10 +542,10 @@ impl State {
         self.handles.values().filter(move |handle| handle.node == node)
     }
 
-    /// Returns the open file of an upper entry whose first name is `path`.
-    pub(in crate::overlay) fn open_of(&self, id: UpperId, path: &RelPath) -> Option<&Arc<OpenFile>> {
-        let node = self.node_strayed(id).or_else(|| self.nodes.at(path))?;
-        self.nodes.open_on(node).filter(|open| open.upper() == Some(id))
+    /// Returns the node of what the view has at a path: where an upper entry is open, by whichever name of its file, that one.
+    pub(in crate::overlay) fn node_at(&self, path: &RelPath) -> Option<NodeId> {
+        let open = self.uppers.at(path).and_then(|id| self.nodes.open_of(id));
+        open.map(|open| open.node).or_else(|| self.nodes.at(path))
     }
 
     /// Returns the file that is open on a node, judged or passed.

@@ -115,7 +115,7 @@ impl Overlay {
 
     /// Returns the file of an upper entry at `path`: the one that a program has open, if any, which saves walking to it.
     pub(super) fn reach_upper(&self, id: UpperId, path: &RelPath) -> Result<Reached> {
-        let open = self.state.lock().open_of(id, path).and_then(|open| open.upper_file(id));
+        let open = self.state.lock().nodes.open_of(id).and_then(|open| open.upper_file(id));
         match open {
             Some(open) => Ok(Reached::opened(open)),
             None => Reached::at(self.store.upper_place(id)?).doing(|| format!("open {path}")),

@@ -281,7 +281,7 @@ impl State {
         self.epoch += 1;
         // Counts as a write: a judge that has looked at the content must look again.
         drop(open.begin_write());
-        open.set_backing(Backing::Upper(new.keep(), file));
+        open.set_backing(&mut self.nodes, Backing::Upper(new.keep(), file));
         open.dirty.store(true, Ordering::SeqCst);
     }
 }

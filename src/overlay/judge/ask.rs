@@ -175,7 +175,7 @@ impl Overlay {
     /// may take as long as a person does.
     fn let_others_go(&self, path: &RelPath) {
         let mut state = self.state.lock();
-        let Some(node) = state.nodes.at(path) else { return };
+        let Some(node) = state.node_at(path) else { return };
         state.closing.remove(&node);
         state.judged_at_release.retain(|judged| *judged != node);
         drop(state);

@@ -73,8 +73,7 @@ impl Overlay {
         if state.uppers.get(id)?.row.what.is_structure() {
             return None;
         }
-        let path = state.uppers.get(id)?.row.path().clone();
-        let open = state.open_of(id, &path).cloned();
+        let open = state.nodes.open_of(id).cloned();
         let upper = state.uppers.get_mut(id)?;
         upper.busy = true;
         upper.dirty = false;
@@ -122,22 +121,15 @@ impl Overlay {
             return state.are_below(job);
         }
         let same_names = state.uppers.get(job.row.id).is_some_and(|upper| upper.row.names == job.row.names);
-        same_names && state.is_still(job.row.id, job.row.path(), job.open.as_ref(), job.version)
+        same_names && state.is_still(job.row.id, job.open.as_ref(), job.version)
     }
 }
 
 impl State {
     /// True if the entry has not been written to since it was taken, neither through the file that was open then nor
     /// through one that was opened since.
-    pub(in crate::overlay) fn is_still(
-        &self,
-        id: UpperId,
-        path: &RelPath,
-        open: Option<&Arc<OpenFile>>,
-        version: u64,
-    ) -> bool {
-        let now = self.nodes.open_at(path);
-        let now = now.filter(|now| now.upper() == Some(id) && open.is_none_or(|then| !Arc::ptr_eq(then, now)));
+    pub(in crate::overlay) fn is_still(&self, id: UpperId, open: Option<&Arc<OpenFile>>, version: u64) -> bool {
+        let now = self.nodes.open_of(id).filter(|now| open.is_none_or(|then| !Arc::ptr_eq(then, now)));
         open.is_none_or(|open| open.is_still(version)) && now.is_none_or(|now| now.is_still(0))
     }
 }

@@ -355,7 +355,7 @@ impl State {
                 false => upper.left = true,
             }
         }
-        if let Some(open) = self.open_of(job.row.id, job.row.path()) {
+        if let Some(open) = self.nodes.open_of(job.row.id) {
             // Writes during the judging had no held content to keep; the next one has this.
             open.overwritten.store(false, Ordering::SeqCst);
         }

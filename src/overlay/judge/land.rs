@@ -458,7 +458,7 @@ impl Overlay {
     }
 
     pub(super) fn tell_landed(&self, path: &RelPath) {
-        let node = self.state.lock().nodes.at(path);
+        let node = self.state.lock().node_at(path);
         if let Some(node) = node {
             self.forget_attributes(node);
         }
@@ -469,12 +469,12 @@ impl State {
     /// The entry's own file is lower's now: handles that are open must not write to it any more.
     fn raised(&mut self, job: &Job, landed: &Meta) {
         // This includes what was opened after the job was taken.
-        let open = self.open_of(job.row.id, job.row.path()).cloned();
+        let open = self.nodes.open_of(job.row.id).cloned();
         self.uppers.remove(job.row.id);
         let Some(open) = open else { return };
         self.epoch += 1;
         open.changed_below(self.epoch);
-        open.set_backing(Backing::Lower(open.file()));
+        open.set_backing(&mut self.nodes, Backing::Lower(open.file()));
         if landed.mode & ANY_MAY_RUN != 0 {
             open.only_read();
         }

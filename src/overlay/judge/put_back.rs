@@ -262,11 +262,11 @@ impl State {
             return Some(node);
         }
         self.nodes.set_lower(node, Some(copy.key()));
-        if let Some((open, file)) = self.nodes.open_on(node).zip(file)
+        if let Some((open, file)) = self.nodes.open_on(node).cloned().zip(file)
             && open.upper().is_none()
             && !open.backing().is_orphan()
         {
-            open.set_backing(Backing::Lower(Arc::new(file)));
+            open.set_backing(&mut self.nodes, Backing::Lower(Arc::new(file)));
         }
         None
     }

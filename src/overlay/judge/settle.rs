@@ -306,7 +306,7 @@ impl Overlay {
         let path = upper.row.path().clone();
         if let Err(err) = self.save_vitally(upper) {
             log::error!("{path} was written to while it landed or was discarded, and that is not recorded: {err}");
-            if let Some(open) = state.open_of(id, &path) {
+            if let Some(open) = state.nodes.open_of(id) {
                 // Makes the next write save a row again.
                 open.dirty.store(false, Ordering::SeqCst);
             }
@@ -343,7 +343,7 @@ impl State {
     pub(super) fn landed(&mut self, job: &Job, shown: Option<&Meta>, meta: Option<&Meta>) {
         self.ends_as(job, meta);
         let path = job.row.path();
-        if let (Some(node), Some(meta)) = (self.nodes.at(path), meta) {
+        if let (Some(node), Some(meta)) = (self.node_at(path), meta) {
             self.nodes.set_cached(node, &meta.stamp());
             self.nodes.note_shown(node, &meta.stamp());
         }
@@ -357,7 +357,7 @@ impl State {
     /// have the entry open have not seen.
     pub(super) fn landed_before(&mut self, job: &Job, before: Option<&Meta>, now: Option<&Meta>) {
         self.ends_as(job, now);
-        let node = self.nodes.at(job.row.path());
+        let node = self.node_at(job.row.path());
         if let (Some(node), Some(before)) = (node, before) {
             self.handles_on(node).for_each(|handle| handle.landed_merged(before.stamp()));
         }
@@ -367,7 +367,7 @@ impl State {
     fn ends_as(&mut self, job: &Job, meta: Option<&Meta>) {
         self.epoch += 1;
         job.open.iter().for_each(|open| open.changed_below(self.epoch));
-        let node = self.nodes.at(job.row.path());
+        let node = self.node_at(job.row.path());
         // Removing one name takes nothing from a file that has others.
         if let Some(node) = node.filter(|node| meta.is_some() || self.nodes.names(*node).len() == 1) {
             self.nodes.set_lower(node, meta.map(Meta::key));

@@ -94,7 +94,7 @@ impl Overlay {
 
     /// Tells the kernel that lower has something new at a path.
     fn shows_anew(&self, path: &RelPath) {
-        let node = self.state.lock().nodes.at(path);
+        let node = self.state.lock().node_at(path);
         if let Some(node) = node {
             self.forget_attributes(node);
             self.tell(|observer| observer.content_changed(node));

@@ -136,8 +136,8 @@ impl Overlay {
             let departures = [at_from.gives_way, at_to.gives_way].into_iter().filter_map(GivesWay::departure).collect();
             let enter = |state: &mut State| {
                 let written = |row, synced| Upper { synced, ..Upper::written(row) };
-                state.enter_over(&from.path, written(at_from.row, from_synced), replaced_from);
-                state.enter_over(&to.path, written(at_to.row, to_synced), replaced_to);
+                state.enter_over(written(at_from.row, from_synced), replaced_from);
+                state.enter_over(written(at_to.row, to_synced), replaced_to);
                 let copies = state.exchanged_as_copies(from, to);
                 // Taking the targets has made orphans of both open files; they go on with the copies.
                 state.bind(&from.path, opened_from);
@@ -175,8 +175,8 @@ impl Overlay {
     }
 
     fn claim_original(&self, id: UpperId) -> Result<Original<'_>> {
-        let (row, claim) = self.claim(id)?;
-        let open = self.state.lock().open_of(id, row.path()).cloned();
+        let (_, claim) = self.claim(id)?;
+        let open = self.state.lock().nodes.open_of(id).cloned();
         let version = open.as_ref().map_or(0, |open| open.version());
         Ok(Original { open, version, _claim: claim })
     }

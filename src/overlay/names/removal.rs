@@ -153,7 +153,7 @@ impl Overlay {
             Some(upper) => !upper.dirty,
             None => false,
         };
-        let is_closed = state.open_of(row.id, row.path()).is_none();
+        let is_closed = state.nodes.open_of(row.id).is_none();
         match *own {
             Some(digest) if is_as_known && is_closed && side.is_file() => {
                 let by_name =

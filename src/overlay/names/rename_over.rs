@@ -390,7 +390,7 @@ impl Overlay {
             epilogue.save.extend([Some(&entry), hiding.as_ref()].into_iter().flatten().map(|upper| upper.row.clone()));
         }
         let enter = |state: &mut State| {
-            state.enter_over(&to.path, entry, replaced);
+            state.enter_over(entry, replaced);
             hiding.into_iter().for_each(|hiding| state.uppers.insert(hiding));
             name(state)
         };
@@ -481,8 +481,9 @@ impl Overlay {
             }
         }
         let is_of_copy = |open: &&Arc<OpenFile>| open.upper().is_none_or(|id| id == upper);
-        if let Some(open) = nodes[0].and_then(|node| state.nodes.open_on(node)).filter(is_of_copy) {
-            open.set_backing(source.map_or_else(|| Backing::Orphan(open.file()), Backing::Lower));
+        if let Some(open) = nodes[0].and_then(|node| state.nodes.open_on(node)).filter(is_of_copy).cloned() {
+            let backing = source.map_or_else(|| Backing::Orphan(open.file()), Backing::Lower);
+            open.set_backing(&mut state.nodes, backing);
         }
         drop(state);
         // The kernel will take the rename as not made, and both names for what they were.
@@ -686,9 +687,9 @@ fn goes_by_review(from: &End) -> bool {
 
 impl State {
     /// Puts an entry into the view, in the place of another if there is one.
-    pub(super) fn enter_over(&mut self, path: &RelPath, entry: Upper, replaced: Option<UpperId>) {
+    pub(super) fn enter_over(&mut self, entry: Upper, replaced: Option<UpperId>) {
         if let Some(old) = replaced {
-            self.take_out(path, old);
+            self.take_out(old);
         }
         self.epoch += 1;
         // One that comes from another path leaves the name that it has there.
@@ -710,8 +711,8 @@ impl State {
     pub(super) fn bind(&mut self, path: &RelPath, copied: Option<Backing>) {
         let Some(node) = self.nodes.at(path) else { return };
         self.nodes.set_lower(node, None);
-        if let (Some(open), Some(copied)) = (self.nodes.open_on(node), copied) {
-            open.set_backing(copied);
+        if let (Some(open), Some(copied)) = (self.nodes.open_on(node).cloned(), copied) {
+            open.set_backing(&mut self.nodes, copied);
         }
     }
 }

@@ -125,7 +125,7 @@ impl Overlay {
         given.doing(|| format!("give {path} an owner"))?;
         let ended = row.held.iter().map(|held| (held.id.clone(), path.clone(), Fate::Ended)).collect();
         let epilogue = Epilogue { drop: vec![row.id], verdicts: ended, ..Epilogue::default() };
-        self.orphan(path, row.id, |_| Ok(self.store.record_epilogue(&epilogue)?))?;
+        self.orphan(row.id, |_| Ok(self.store.record_epilogue(&epilogue)?))?;
         self.note_created(path, FileKind::Directory, None, "[directory]".to_owned(), || Ok(None), caller)
     }
 

@@ -144,11 +144,11 @@ impl Overlay {
         if !existed {
             return match &row.held {
                 Some(held) => self.drop_held(path, &row, held, caller),
-                None => self.drop_new(path, &row, &self.doer(caller)),
+                None => self.drop_new(&row, &self.doer(caller)),
             };
         }
         self.ask_ahead_of_deletion(&row, caller)?;
-        self.delete_changed(path, row, caller)
+        self.delete_changed(row, caller)
     }
 
     /// Removes what lower has by one name of a change, which is judged by itself; the change goes on under its other
@@ -179,10 +179,10 @@ impl Overlay {
     }
 
     /// Removes a new file that was not judged. It leaves no trace, unless judging it was tried.
-    fn drop_new(&self, path: &RelPath, row: &UpperRow, by: &Writer) -> Result<()> {
+    fn drop_new(&self, row: &UpperRow, by: &Writer) -> Result<()> {
         let removal = self.removal(row, by)?;
         let epilogue = Epilogue { drop: vec![row.id], ..Epilogue::default() };
-        self.orphan(path, row.id, |state| self.record_removal(state, removal, &epilogue))?;
+        self.orphan(row.id, |state| self.record_removal(state, removal, &epilogue))?;
         self.store.drop_upper_file(row.id);
         Ok(())
     }
@@ -197,7 +197,7 @@ impl Overlay {
         let event = event.with(|event| event.operation = part.operation_told());
         let verdicts = vec![(held.id.clone(), path.clone(), Fate::Removed)];
         let epilogue = Epilogue { drop: vec![row.id], verdicts, events: vec![event], ..Epilogue::default() };
-        let became = self.orphan(path, row.id, |state| self.record_removal(state, removal, &epilogue))?;
+        let became = self.orphan(row.id, |state| self.record_removal(state, removal, &epilogue))?;
         self.recorded(&part, became);
         self.store.drop_upper_file(row.id);
         Ok(())
@@ -208,31 +208,25 @@ impl Overlay {
         let row = self.state.lock().uppers.get(id).map(|upper| upper.row.clone());
         // In the place of a held deletion it would take that along, so there it stays as it is, made and not written.
         let new = row.filter(UpperRow::is_new);
-        if let Some(Err(err)) = new.map(|row| self.drop_new(path, &row, &Writer::default())) {
+        if let Some(Err(err)) = new.map(|row| self.drop_new(&row, &Writer::default())) {
             log::error!("take {path} back, which could not be made: {err}");
         }
     }
 
     /// Takes an entry out of the view; its handles keep its content. `record` makes the database agree, under the lock: a
     /// write in between would save the row anew.
-    pub(super) fn orphan<T>(&self, path: &RelPath, id: UpperId, record: impl FnOnce(&State) -> Result<T>) -> Result<T> {
+    pub(super) fn orphan<T>(&self, id: UpperId, record: impl FnOnce(&State) -> Result<T>) -> Result<T> {
         let mut state = self.state.lock();
         let recorded = record(&state)?;
-        state.take_out(path, id);
+        state.take_out(id);
         Ok(recorded)
     }
 
     /// The same with a whiteout in its place: at no moment does the path show what lower has.
-    fn orphan_hidden<T>(
-        &self,
-        path: &RelPath,
-        id: UpperId,
-        whiteout: UpperRow,
-        record: impl FnOnce(&State) -> Result<T>,
-    ) -> Result<T> {
+    fn orphan_hidden<T>(&self, id: UpperId, whiteout: UpperRow, record: impl FnOnce(&State) -> Result<T>) -> Result<T> {
         let mut state = self.state.lock();
         let recorded = record(&state)?;
-        state.take_out(path, id);
+        state.take_out(id);
         state.uppers.insert(Upper::written(whiteout));
         Ok(recorded)
     }
@@ -249,20 +243,20 @@ impl Overlay {
             epilogue.verdicts.push((held.id.clone(), path.clone(), Fate::Removed));
             epilogue.events.push(self.hold_ended(path, held, "[deleted]", &by));
         }
-        self.orphan_hidden(path, row.id, whiteout, |state| self.record_removal(state, removal, &epilogue))?;
+        self.orphan_hidden(row.id, whiteout, |state| self.record_removal(state, removal, &epilogue))?;
         self.store.drop_upper_file(row.id);
         self.hold_whiteout(id, Reason::Parent, &by)
     }
 
     /// The deletion of something changed is judged against what the change was based on. What was held is kept.
-    fn delete_changed(&self, path: &RelPath, row: UpperRow, caller: &Caller) -> Result<()> {
+    fn delete_changed(&self, row: UpperRow, caller: &Caller) -> Result<()> {
         let id = self.store.reserve_upper();
         let base = row.base.of_one_name();
         let whiteout = UpperRow { id, what: What::Whiteout, base, ..row.clone() };
         let by = self.doer(caller);
         let removal = self.removal(&row, &by)?;
         let epilogue = Epilogue { drop: vec![row.id], save: vec![whiteout.clone()], ..Epilogue::default() };
-        self.orphan_hidden(path, row.id, whiteout, |state| self.record_removal(state, removal, &epilogue))?;
+        self.orphan_hidden(row.id, whiteout, |state| self.record_removal(state, removal, &epilogue))?;
         self.store.drop_upper_file(row.id);
         self.settle_what_is_shown(id, caller)
     }
@@ -270,9 +264,9 @@ impl Overlay {
 
 impl State {
     /// Takes an entry out of the view; its handles keep its content.
-    pub(super) fn take_out(&mut self, path: &RelPath, id: UpperId) {
-        if let Some(open) = self.open_of(id, path) {
-            open.set_backing(Backing::Orphan(open.file()));
+    pub(super) fn take_out(&mut self, id: UpperId) {
+        if let Some(open) = self.nodes.open_of(id).cloned() {
+            open.set_backing(&mut self.nodes, Backing::Orphan(open.file()));
         }
         self.uppers.remove(id);
         self.epoch += 1;

@@ -121,7 +121,7 @@ impl Overlay {
     /// those were never in the view. A handle that has it open writes to a copy of that, and has not seen it.
     fn show_merged(&self, state: &mut State, row: &UpperRow, before: Stamp) {
         // Looked up now, to include what was opened since the change was taken.
-        let open = state.open_of(row.id, row.path()).cloned();
+        let open = state.nodes.open_of(row.id).cloned();
         state.uppers.remove(row.id);
         state.verdicts_due.push(row.id);
         state.epoch += 1;
@@ -129,7 +129,7 @@ impl Overlay {
         open.changed_below(state.epoch);
         // If lower cannot be opened, handles go on with what they had: no write of theirs is based on what lower has.
         let now = self.lower.open_to_read(row.path()).map_or_else(|_| open.file(), Arc::new);
-        open.goes_on_with(now);
+        open.goes_on_with(&mut state.nodes, now);
         state.handles_on(open.node).for_each(|handle| handle.landed_merged(before));
     }
 
@@ -286,7 +286,7 @@ impl State {
                 self.seen.remove(path);
             }
         }
-        if let Some(node) = self.nodes.at(path) {
+        if let Some(node) = self.node_at(path) {
             self.nodes.set_lower(node, meta.map(Meta::key));
             if let Some(meta) = meta {
                 self.nodes.note_shown(node, &meta.stamp());

@@ -37,7 +37,7 @@ impl GivenAway<'_> {
         let digest = side.digest().doing(|| format!("hash {}", change.row.path()))?;
         let (Some(digest), Some(FileKind::Regular)) = (digest, side.kind) else { return Err(full.into()) };
         {
-            let is_open = |state: &State| state.nodes.open_at(change.row.path()).is_some();
+            let is_open = |state: &State| state.nodes.open_of(id).is_some();
             let mut state = self.overlay.state.lock();
             // A reader may just have closed it, with the release still under way.
             self.overlay.wait_while(&mut state, WAIT_FOR_CLOSE, is_open);
@@ -251,10 +251,24 @@ impl Overlay {
         self.check_nothing_left_inside(&reviewing.taken)?;
         let below = |change: &Taken| {
             let path = change.row.path();
-            self.what_lower_shows(path, change.open.as_ref()).map_err(|err| failed(path, &err))
+            let learnt = self.learn_first_name(change);
+            learnt.and_then(|()| self.what_lower_shows(path, change.open.as_ref())).map_err(|err| failed(path, &err))
         };
         *shown = reviewing.taken.iter().map(below).collect::<Reviewed<_>>()?;
         Ok(())
+    }
+
+    /// A change that is open by a further name alone comes back by its first all the same: for that it was held.
+    fn learn_first_name(&self, change: &Taken) -> Result<()> {
+        let path = change.row.path();
+        if change.open.is_none() || self.state.lock().nodes.at(path).is_some() {
+            return Ok(());
+        }
+        match self.learn_name(path) {
+            // Nothing can come back to where no directory is.
+            Err(err) if err.code() == libc::ENOENT => Ok(()),
+            learnt => learnt,
+        }
     }
 
     /// Ends a discard that has landed and kept contents as `backups`: the view shows lower again, as far as it can.
@@ -326,8 +340,9 @@ impl Overlay {
         if is_in_the_midst || !is_as_taken(&state) {
             return self.begin_anew(&mut state, row.id, shown.meta);
         }
-        let meta = self.goes_on_below(&state, row, shown);
-        let node = state.nodes.at(path);
+        let node = state.node_at(path);
+        let by_other_name = node.filter(|node| state.nodes.at(path) != Some(*node));
+        let meta = self.goes_on_below(&mut state, row, shown);
         if let Some(node) = node {
             let key = meta.filter(Meta::is_file).map(|meta| meta.key());
             state.nodes.set_lower(node, key);
@@ -350,6 +365,9 @@ impl Overlay {
             self.read_on(&mut state, path);
         }
         drop(state);
+        if let Some(node) = by_other_name {
+            self.tell(|observer| observer.content_changed(node));
+        }
         match row.what {
             What::File | What::Symlink | What::Dir | What::Node => self.store.drop_upper_file(row.id),
             What::Whiteout => {}
@@ -358,20 +376,22 @@ impl Overlay {
 
     /// Switches the handles on a change that goes to what lower has, or to an orphan that nothing shows. Returns what the
     /// change's node stands for from then on.
-    fn goes_on_below(&self, state: &State, row: &UpperRow, shown: Shown) -> Option<Meta> {
+    fn goes_on_below(&self, state: &mut State, row: &UpperRow, shown: Shown) -> Option<Meta> {
         let (path, Shown { meta, file }) = (row.path(), shown);
-        let Some(open) = state.open_of(row.id, path) else { return meta };
+        let Some(open) = state.nodes.open_of(row.id).cloned() else { return meta };
         // If a reader opened the change only after `shown` was made, lower is opened here.
         let now = |path: &RelPath| self.lower.open_to_read(path).ok().map(Arc::new);
         let lower = meta.filter(Meta::is_file).and_then(|_| file.or_else(|| now(path)));
         // Otherwise what is there gets a node of its own: writes through this one go to the orphan, and must not count as
         // its content.
         let meta = meta.filter(|_| lower.is_some());
-        let others = || state.nodes.other_paths(path).into_iter().filter(|other| state.is_taken_from_lower(other));
-        open.set_backing(match lower.or_else(|| others().find_map(|other| now(&other))) {
+        let names = state.nodes.paths(open.node).unwrap_or_default();
+        let mut others = names.iter().filter(|other| *other != path && state.is_taken_from_lower(other));
+        let backing = match lower.or_else(|| others.find_map(now)) {
             Some(file) => Backing::Lower(file),
             None => Backing::Orphan(open.file()),
-        });
+        };
+        open.set_backing(&mut state.nodes, backing);
         open.dirty.store(false, Ordering::SeqCst);
         meta
     }
@@ -403,7 +423,7 @@ impl State {
     /// True if a program has begun to write the change anew and has not closed it. One that only appends may append to
     /// lower.
     fn is_in_the_midst(&self, row: &UpperRow) -> bool {
-        let open = self.open_of(row.id, row.path());
+        let open = self.nodes.open_of(row.id);
         open.is_some_and(|open| self.handles_on(open.node).any(|handle| handle.is_in_the_midst()))
     }
 }

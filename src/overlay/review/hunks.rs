@@ -305,13 +305,13 @@ impl Overlay {
 impl State {
     /// Gives what stays of a change an entry of its own, claimed. Readers that have the change open go on with that.
     fn trimmed(&mut self, change: &Taken, rest: UpperRow, upper: UpperFile<'_>) {
-        let open = self.open_of(change.row.id, rest.path()).cloned();
+        let open = self.nodes.open_of(change.row.id).cloned();
         self.epoch += 1;
         self.uppers.remove(change.row.id);
         let id = upper.new.keep();
         self.uppers.insert(Upper { dirty: false, synced: true, busy: true, ..Upper::written(rest) });
         if let Some(open) = open {
-            open.set_backing(Backing::Upper(id, Arc::new(upper.file)));
+            open.set_backing(&mut self.nodes, Backing::Upper(id, Arc::new(upper.file)));
         }
     }
 }

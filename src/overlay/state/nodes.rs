@@ -8,8 +8,8 @@
 //! the kernel knows of it in [`told`].
 //!
 //! Invariant: a node is found by its lower inode only while it has a name, is open, or something in it is known;
-//! `watched` has the directories with a watch, all of which are found that way. The invariants of the tables are at the
-//! head of [`table`].
+//! `watched` has the directories with a watch, all of which are found that way; `by_upper` has each node on which an upper
+//! entry is open. The invariants of the tables are at the head of [`table`].
 
 mod lower;
 mod names;
@@ -18,7 +18,7 @@ mod print;
 mod table;
 mod told;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,6 +32,7 @@ use crate::overlay::files::handles::OpenFile;
 use crate::overlay::files::passed::Passed;
 use crate::overlay::outside::watch::TELLING;
 use crate::overlay::{Error, Result};
+use crate::store::UpperId;
 pub(super) use names::Name;
 use node::{Apart, FileInUse, InUse, Rare, WatchedDir};
 pub(in crate::overlay) use node::{Left, Node, PartedOpen};
@@ -82,6 +83,7 @@ pub(in crate::overlay) struct Nodes {
     told_replaced: HashSet<RelPath>,
     /// The numbers of landed files: lower has another inode now, and the view keeps the number that it showed.
     kept: HashMap<InodeKey, NodeId>,
+    by_upper: BTreeSet<(UpperId, NodeId)>,
     synthetic_next: u64,
     device: u64,
     pub root_inode: u64,
@@ -102,6 +104,7 @@ impl Nodes {
             names_left: Vec::new(),
             told_replaced: HashSet::new(),
             kept: HashMap::new(),
+            by_upper: BTreeSet::new(),
             synthetic_next: SYNTHETIC_FIRST,
             device: meta.device,
             root_inode: meta.inode,
@@ -224,6 +227,12 @@ impl Nodes {
     /// The judged open file on a node.
     pub fn open_on(&self, id: NodeId) -> Option<&Arc<OpenFile>> {
         self.nodes.get(id)?.open()
+    }
+
+    /// Returns what is open of an upper entry, by whichever name of its file it was opened.
+    pub fn open_of(&self, id: UpperId) -> Option<&Arc<OpenFile>> {
+        let (_, node) = self.by_upper.range((id, NodeId(0))..=(id, NodeId(u64::MAX))).next()?;
+        self.open_on(*node)
     }
 
     /// True if a node is open, judged or not.
@@ -596,6 +605,7 @@ impl Nodes {
 
     /// The node is open from here on, and judged.
     pub fn open(&mut self, id: NodeId, open: Arc<OpenFile>) {
+        self.note_entry(id, None, open.upper());
         if let Some(node) = self.nodes.get_mut(id) {
             node.in_use = Some(InUse::of(FileInUse::Judged(open)));
         }
@@ -610,8 +620,17 @@ impl Nodes {
         }
     }
 
+    /// What is open on a node is the file of another entry from here on, or of none.
+    pub fn note_entry(&mut self, id: NodeId, before: Option<UpperId>, now: Option<UpperId>) {
+        if let Some(before) = before {
+            self.by_upper.remove(&(before, id));
+        }
+        self.by_upper.extend(now.map(|now| (now, id)));
+    }
+
     /// The last handle on a node has gone.
     pub fn close(&mut self, id: NodeId) {
+        self.note_entry(id, self.open_on(id).and_then(|open| open.upper()), None);
         if let Some(node) = self.nodes.get_mut(id) {
             if node.passed().is_some() {
                 node.cached = None;

@@ -634,3 +634,54 @@ fn what_was_deleted_or_discarded_while_it_is_being_written_is_waited_for_by_nobo
         bench.check();
     }
 }
+
+/// The kernel looks up a name when a program uses it: since a restart that may have been another than the change is told by.
+#[test]
+fn what_is_written_by_a_further_name_since_a_restart_is_there_whatever_becomes_of_the_change() {
+    let nothing: fn(&Bench) = |_| {};
+    let acts = [|bench: &Bench| bench.discard_all().unwrap(), |bench: &Bench| drop(bench.confirm_all()), nothing];
+    for (is_new, act) in [true, false].into_iter().flat_map(|is_new| acts.map(|act| (is_new, act))) {
+        let mut bench = Bench::new();
+        if is_new {
+            bench.save(HELD, "made\n");
+            bench.link(HELD, "further");
+        } else {
+            bench.put(HELD, &lines(100));
+            std::fs::hard_link(bench.lower_path(HELD), bench.lower_path("further")).unwrap();
+            bench.save(HELD, &changed(100, 60));
+        }
+        bench.remount();
+        let handle = bench.open_to_write("further");
+        let end = bench.view().attributes(bench.node("further").unwrap()).unwrap().meta.size;
+        bench.view().write(handle, end, b"first\n").unwrap();
+        bench.view().flush(handle, &ME).unwrap();
+        act(&bench);
+        bench.write_and_close(handle, end + 6, "second\n");
+        for _ in ["now", "after a restart"] {
+            let there = bench.read(HELD).unwrap();
+            assert!(there.contains("second\n"), "{is_new} {there:?}");
+            assert!(bench.read("further").is_none_or(|other| other == there), "{is_new} {there:?}");
+            bench.check();
+            bench.remount();
+        }
+    }
+}
+
+#[test]
+fn what_is_written_by_a_further_name_since_a_restart_and_lands_by_itself_goes_on_with_what_landed() {
+    let mut bench = Bench::new();
+    bench.put("a", &lines(100));
+    std::fs::hard_link(bench.lower_path("a"), bench.lower_path("b")).unwrap();
+    bench.save("a", &changed(100, 60));
+    bench.remount();
+    let handle = bench.open("b", libc::O_WRONLY | libc::O_TRUNC).unwrap();
+    let small = lines(100) + "one\n";
+    bench.view().write(handle, 0, small.as_bytes()).unwrap();
+    bench.view().flush(handle, &ME).unwrap();
+    assert_eq!((bench.lower("a"), bench.held()), (Some(small.clone()), vec![]));
+    bench.write_and_close(handle, small.len() as u64, "two\n");
+    let whole = Some(small + "two\n");
+    assert_eq!(["a", "b"].map(|name| bench.lower(name)), [whole.clone(), whole.clone()]);
+    assert_eq!(["a", "b"].map(|name| bench.read(name)), [whole.clone(), whole]);
+    bench.check();
+}

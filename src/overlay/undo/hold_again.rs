@@ -379,8 +379,8 @@ impl State {
         let (Some(file), Some(node)) = (file, self.nodes.at(path)) else { return };
         self.nodes.set_lower(node, None);
         let open = self.nodes.open_on(node).filter(|open| !open.backing().is_orphan());
-        if let Some(open) = returned.as_ref().or(open) {
-            open.set_backing(Backing::Upper(id, Arc::new(file)));
+        if let Some(open) = returned.as_ref().or(open).cloned() {
+            open.set_backing(&mut self.nodes, Backing::Upper(id, Arc::new(file)));
         }
     }
 }

@@ -219,7 +219,7 @@ impl Overlay {
         let open = state.returned_to(path).or_else(|| state.nodes.open_at(path).filter(below).cloned());
         let Some(open) = open else { return };
         match self.lower.open_to_read(path) {
-            Ok(lower) => open.set_backing(Backing::Lower(Arc::new(lower))),
+            Ok(lower) => open.set_backing(&mut state.nodes, Backing::Lower(Arc::new(lower))),
             Err(err) if is_absent(&err) => {}
             // Its readers go on with what was there; the next open finds what is there now.
             Err(_) => state.nodes.part_from(path),
