@@ -341,7 +341,7 @@ impl Overlay {
             }
             // A judgement is short.
             if self.changed.wait_until(&mut state, judged_by).timed_out() {
-                return Err(busy_judging(id, &path));
+                return Err(busy_judging(&path).about(id.as_str()));
             }
         }
     }
@@ -504,8 +504,8 @@ pub(super) fn busy_open(path: &RelPath, pid: u32) -> ErrorBody {
     refused_at(path, ErrorCode::Busy, &format!("{} has it open for writing", process::shown(pid)))
 }
 
-fn busy_judging(id: &ChangeId, path: &RelPath) -> ErrorBody {
-    ErrorBody::new(ErrorCode::Busy, format!("{path} is being judged")).about(id.as_str())
+pub(super) fn busy_judging(path: &RelPath) -> ErrorBody {
+    ErrorBody { path: Some(path.clone()), ..ErrorBody::new(ErrorCode::Busy, format!("{path} is being judged")) }
 }
 
 /// A directory cannot go while `path`, inside it, is being written.

@@ -212,7 +212,7 @@ impl Overlay {
     }
 
     /// The same for an open file that is unchanged, if the name that goes is the only one looked up.
-    pub(super) fn learn_other_name(&self, path: &RelPath, meta: &Meta) -> Result<()> {
+    pub(in crate::overlay) fn learn_other_name(&self, path: &RelPath, meta: &Meta) -> Result<()> {
         let is_only_known = {
             let state = self.state.lock();
             let open = state.nodes.at(path).filter(|node| state.nodes.is_open(*node));

@@ -10,21 +10,21 @@ use crate::sys::file;
 const HELD: &str = "AGENTS.md";
 
 impl Bench {
-    fn open_to_write(&self, path: &str) -> HandleId {
+    pub(super) fn open_to_write(&self, path: &str) -> HandleId {
         self.open(path, libc::O_WRONLY).unwrap()
     }
 
-    fn discard_all(&self) -> std::result::Result<(), ErrorCode> {
+    pub(super) fn discard_all(&self) -> std::result::Result<(), ErrorCode> {
         let ids: Vec<ChangeId> = self.held().into_iter().map(|row| row.held.unwrap().id).collect();
         self.view().discard(&ids, &Review::default()).map(drop).map_err(|refusal| refusal.code)
     }
 
-    fn write_and_close(&self, handle: HandleId, offset: u64, text: &str) {
+    pub(super) fn write_and_close(&self, handle: HandleId, offset: u64, text: &str) {
         self.view().write(handle, offset, text.as_bytes()).unwrap();
         self.close(handle);
     }
 
-    fn link(&self, from: &str, to: &str) {
+    pub(super) fn link(&self, from: &str, to: &str) {
         let ((dir, name), node) = (self.parent(to), self.node(from).unwrap());
         self.view().link(node, dir, name, &ME).unwrap();
     }
@@ -683,5 +683,65 @@ fn what_is_written_by_a_further_name_since_a_restart_and_lands_by_itself_goes_on
     let whole = Some(small + "two\n");
     assert_eq!(["a", "b"].map(|name| bench.lower(name)), [whole.clone(), whole.clone()]);
     assert_eq!(["a", "b"].map(|name| bench.read(name)), [whole.clone(), whole]);
+    bench.check();
+}
+
+/// As it does after an `unlink` of that name or a rename over it, whichever names the kernel has looked up.
+#[test]
+fn what_is_written_by_a_name_that_an_undo_takes_is_there_by_the_others() {
+    let whole = lines(100).replacen("line", "LINE", 1);
+    let delete: fn(&Bench) = |bench| bench.unlink("f");
+    let replace: fn(&Bench) = |bench| {
+        bench.save("temp", &changed(100, 60));
+        bench.rename("temp", "f");
+    };
+    for (act, is_known) in [(delete, false), (delete, true), (replace, false), (replace, true)] {
+        let mut bench = Bench::new();
+        bench.put("f", &lines(100));
+        bench.put("dir/other", "o\n");
+        std::fs::hard_link(bench.lower_path("f"), bench.lower_path("dir/g")).unwrap();
+        act(&bench);
+        bench.discard_all().unwrap();
+        let discarded = bench.latest();
+        bench.remount();
+        let handle = bench.open_to_write("f");
+        if is_known {
+            bench.node("dir/g").unwrap();
+        }
+        bench.undo(&discarded).unwrap();
+        let held = bench.read("f");
+        bench.write_and_close(handle, 0, "LINE");
+        assert_eq!((bench.read("f"), bench.read("dir/g")), (held, Some(whole.clone())));
+        bench.check();
+    }
+
+    let mut bench = Bench::new();
+    bench.put("f", "one\n");
+    bench.link("f", "g");
+    let linked = bench.latest();
+    bench.remount();
+    let handle = bench.open_to_write("g");
+    bench.undo(&linked).unwrap();
+    bench.write_and_close(handle, 0, "ONE\n");
+    assert_eq!((bench.names(""), bench.read("f").as_deref()), (vec!["f".to_owned()], Some("ONE\n")));
+    bench.check();
+}
+
+/// By a name out of the view: there is no other that its writer could go on with.
+#[test]
+fn what_is_held_again_is_what_the_writer_of_its_only_name_here_goes_on_with() {
+    let mut bench = Bench::new();
+    let elsewhere = tempfile::tempdir_in(bench.dir.parent().unwrap()).unwrap();
+    bench.put("f", &lines(100));
+    std::fs::hard_link(bench.lower_path("f"), elsewhere.path().join("g")).unwrap();
+    bench.save("temp", &changed(100, 60));
+    bench.rename("temp", "f");
+    bench.discard_all().unwrap();
+    let discarded = bench.latest();
+    bench.remount();
+    let handle = bench.open_to_write("f");
+    bench.undo(&discarded).unwrap();
+    bench.write_and_close(handle, 0, "NEW");
+    assert_eq!(bench.read("f"), Some(changed(100, 60).replacen("new", "NEW", 1)));
     bench.check();
 }

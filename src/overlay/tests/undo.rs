@@ -217,6 +217,90 @@ fn a_discarded_change_does_not_come_over_another_that_is_held() {
 }
 
 #[test]
+fn a_discarded_change_does_not_come_over_what_has_come_to_a_further_name_since() {
+    for is_ours in [true, false] {
+        let mut bench = Bench::new();
+        bench.save("AGENTS.md", "made\n");
+        bench.link("AGENTS.md", "further");
+        bench.discard_all().unwrap();
+        let discarded = bench.latest();
+        match is_ours {
+            true => bench.save("further", "small\n"),
+            false => bench.put("further", "small\n"),
+        }
+        let handle = bench.open_to_write("further");
+        bench.refused(&discarded, ErrorCode::Conflict, "further: the project has something there");
+        assert_eq!(bench.insist_on_undo(&discarded).unwrap_err().code, ErrorCode::Conflict);
+        bench.write_and_close(handle, 6, "more\n");
+        assert_eq!(["further", "AGENTS.md"].map(|name| bench.lower(name)), [Some("small\nmore\n".to_owned()), None]);
+        bench.unlink("further");
+        bench.undo(&discarded).unwrap();
+        assert_eq!(
+            ["further", "AGENTS.md"].map(|name| bench.read(name)),
+            ["made\n"; 2].map(|made| Some(made.to_owned()))
+        );
+        bench.assert_sound();
+    }
+}
+
+/// Each of its names needs a directory.
+#[test]
+fn a_discarded_change_does_not_come_back_with_a_name_in_what_is_no_directory_any_more() {
+    let bench = Bench::new();
+    bench.put("dir/other", "o\n");
+    bench.save("AGENTS.md", "made\n");
+    bench.link("AGENTS.md", "dir/further");
+    bench.discard_all().unwrap();
+    std::fs::remove_dir_all(bench.lower_path("dir")).unwrap();
+    bench.put("dir", "a file\n");
+    bench.refused(&bench.latest(), ErrorCode::Conflict, "dir/further: dir is not a directory any more");
+}
+
+/// Nobody can go on writing to a symlink or directory.
+#[test]
+fn what_is_no_file_does_not_come_back_over_what_somebody_has_open_for_writing() {
+    let link: fn(&Bench) = |bench| {
+        bench.view().symlink(ROOT, "f".as_ref(), "/etc/passwd".as_ref(), &ME).unwrap();
+    };
+    let dir: fn(&Bench) = |bench| bench.make_dir("f", 0o755);
+    for (is_based, make) in [(false, link), (true, link), (true, dir)] {
+        let mut bench = Bench::new();
+        if is_based {
+            bench.put("f", &lines(100));
+            bench.unlink("f");
+        }
+        make(&bench);
+        bench.discard_all().unwrap();
+        let discarded = bench.latest();
+        if !is_based {
+            bench.put("f", &lines(100));
+        }
+        let handle = bench.open_to_write("f");
+        let refusal = bench.insist_on_undo(&discarded).unwrap_err();
+        assert!(refusal.code == ErrorCode::Busy && refusal.message.contains("open for writing"), "{refusal:?}");
+        bench.write_and_close(handle, 0, "LINE");
+        assert_eq!(bench.lower("f"), Some(lines(100).replacen("line", "LINE", 1)));
+        bench.insist_on_undo(&discarded).unwrap();
+        bench.assert_sound();
+    }
+}
+
+#[test]
+fn what_is_being_judged_is_said_to_be_in_an_undos_way() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 2));
+    let landed = bench.latest();
+    let (view, path) = (bench.view(), RelPath::parse(b"a").unwrap());
+    let hidden = view.hide(&path, &view.lower().stat(&path).unwrap().unwrap()).unwrap();
+    let (_, claim) = view.claim(hidden).unwrap();
+    bench.refused(&landed, ErrorCode::Busy, "a is being judged");
+    drop(claim);
+    view.state.lock().uppers.remove(hidden);
+    bench.undo(&landed).unwrap();
+}
+
+#[test]
 fn directories_that_were_made_and_removed_go_and_come_back() {
     let mut bench = Bench::new();
     bench.make_dir("d", 0o750);

@@ -8,13 +8,13 @@
 use super::hold_again::{self, HeldAgain, Returned, Returning};
 use super::restore::Plan;
 use super::{UndoHow, already};
-use crate::model::ChangeId;
+use crate::model::{ChangeId, RelPath};
 use crate::overlay::judge::claim::Claim;
 use crate::overlay::review::Reviewed;
 use crate::overlay::review::discard::Dropping;
 use crate::overlay::{Error, Overlay, Result};
 use crate::protocol::{ErrorBody, ErrorCode, Outcome};
-use crate::store::{Durability, Effect, Epilogue, Landed, Landing, Operation, UpperRow};
+use crate::store::{Durability, Effect, Epilogue, Landed, Landing, Operation, PathEffect, UpperRow};
 
 /// All that an undo has to do, before any of it is begun.
 struct Undoing<'a> {
@@ -36,7 +36,7 @@ impl Overlay {
         mut held: Vec<ChangeId>,
         how: &UndoHow,
     ) -> Reviewed<Vec<Outcome>> {
-        let _acting = self.acting_at(operation.effects.iter().map(|done| &done.path));
+        let _acting = self.acting_at(operation.effects.iter().flat_map(names_of));
         held.extend(self.held_again(operation)?);
         let dropping = self.dropping(self.with_dependents(&held)?)?;
         let plan = self.plan(&operation.effects, &dropping.entries(), how)?;
@@ -150,6 +150,15 @@ impl Overlay {
         drop(claims);
         Ok((landed, HeldAgain { rows, gone }))
     }
+}
+
+/// Each name at which something was done: that of a discarded change may be one of several.
+fn names_of(done: &PathEffect) -> impl Iterator<Item = &RelPath> {
+    let further = match &done.effect {
+        Effect::Discarded { row, .. } => row.further_names(),
+        _ => &[],
+    };
+    std::iter::once(&done.path).chain(further)
 }
 
 pub(super) fn is_on_held(effect: &Effect) -> bool {

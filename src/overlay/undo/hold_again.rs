@@ -12,7 +12,7 @@ use super::{UndoHow, undone_event};
 use crate::model::{BackupKind, ChangeId, RelPath, Stamp, Timestamp, Xattr};
 use crate::overlay::error::Context;
 use crate::overlay::files::copy_up::same_content_stamp;
-use crate::overlay::files::handles::Backing;
+use crate::overlay::files::handles::{Access, Backing};
 use crate::overlay::judge::compare;
 use crate::overlay::judge::hold::held_id;
 use crate::overlay::judge::side::Side;
@@ -90,10 +90,10 @@ impl Overlay {
         how: &UndoHow,
     ) -> Reviewed<Vec<Returning<'a>>> {
         let mut returning = Vec::new();
-        for PathEffect { path, effect, .. } in &operation.effects {
+        for PathEffect { effect, .. } in &operation.effects {
             let Effect::Discarded { row, content, xattrs, instead } = effect else { continue };
-            if !comes_with_its_dir(path, operation) {
-                self.check_way(path)?;
+            for name in row.names.iter().filter(|name| !comes_with_its_dir(name, operation)) {
+                self.check_way(name)?;
             }
             let returned = self.returning_one(row, (content.as_ref(), instead.as_ref()), plan, how)?;
             returning.extend(returned.map(|one| Returning { xattrs, ..one }));
@@ -138,6 +138,12 @@ impl Overlay {
                 "its id stands for another change by now: decide about that",
             ));
         }
+        if instead.is_none()
+            && let Some(name) = self.hidden_by(row).map_err(|err| failed(path, &err))?
+        {
+            let why = "the project has something there since the change was discarded, which would hide it";
+            return Err(refused_at(name, ErrorCode::Conflict, why));
+        }
         let below = self.lower.stat(path).map_err(|err| failed(path, &err.into()))?;
         let coming = plan.coming(path);
         let stands = match &coming {
@@ -158,7 +164,18 @@ impl Overlay {
         if row.what == What::Whiteout && !coming.map_or(below.is_some(), |coming| coming.exists) {
             return Err(refused_at(path, ErrorCode::Conflict, "there is nothing there any more to be deleted"));
         }
+        row.names.iter().try_for_each(|name| self.check_no_writer(name, |state| state.writer_ousted(row, name)))?;
         Ok(Some(Returning { row, content, xattrs: &[], below, instead }))
+    }
+
+    /// A further name of a change at which lower has something by now: the change would hide that, and has no base there.
+    fn hidden_by<'a>(&self, row: &'a UpperRow) -> Result<Option<&'a RelPath>> {
+        for name in row.further_names() {
+            if self.lower.exists(name).doing(|| format!("stat {name}"))? {
+                return Ok(Some(name));
+            }
+        }
+        Ok(None)
     }
 
     /// True if lower has what the change was based on.
@@ -190,6 +207,9 @@ impl Overlay {
         let path = row.path();
         let went_as = row.held.as_ref().map(|held| &held.id);
         let doing = || format!("bring back {path}");
+        if let (Some(below), None) = (below, instead) {
+            self.learn_other_name(path, below)?;
+        }
         let now = store::now_millis();
         let held = row.held.clone().map(|held| store::Held { renewed: now, ..held });
         let mut row = UpperRow { held, ..(*row).clone() };
@@ -313,7 +333,8 @@ impl Overlay {
     pub(super) fn is_crossed(&self, state: &State, returned: &[Returned<'_>]) -> Result<bool> {
         for one in returned {
             let now = self.lower.stat(one.row.path()).doing(|| format!("stat {}", one.row.path()))?;
-            if !is_same(one.below.as_ref(), now.as_ref()) || state.is_taken(one) {
+            let hides = || Ok::<_, Error>(one.instead.is_none() && self.hidden_by(&one.row)?.is_some());
+            if !is_same(one.below.as_ref(), now.as_ref()) || state.is_taken(one) || hides()? {
                 return Ok(true);
             }
         }
@@ -343,7 +364,18 @@ impl State {
             upper.is_some_and(|upper| upper.row.held.as_ref().is_some_and(|held| held.id == instead.id))
         };
         let is_gone = one.instead.as_ref().is_some_and(|instead| !stands(instead));
-        is_gone || one.row.names.iter().any(|name| self.uppers.at(name) != one.instead())
+        let is_taken =
+            |name: &RelPath| self.uppers.at(name) != one.instead() || self.writer_ousted(&one.row, name).is_some();
+        is_gone || one.row.names.iter().any(is_taken)
+    }
+
+    /// The pid of a program that has open for writing what is at a name of a change, and could not go on with that: it is
+    /// a symlink or directory, or the file of another name.
+    fn writer_ousted(&self, row: &UpperRow, name: &RelPath) -> Option<u32> {
+        let node = self.nodes.at(name)?;
+        let goes_on = matches!(row.what, What::File | What::Whiteout) && self.nodes.at(row.path()) == Some(node);
+        let mut writers = self.handles_on(node).filter(|handle| !goes_on && handle.access == Access::Write);
+        writers.next().map(|handle| handle.opener.pid)
     }
 
     /// Holds a change again, over what the same landing has `put` there, if anything. Its entry is claimed: until the
@@ -357,14 +389,24 @@ impl State {
         if let Some(meta) = put {
             row.base.below = Below::of(Some(&meta));
         }
+        let node = self.nodes.at(row.path());
+        let has_others = node.is_some_and(|node| self.nodes.has_several_paths(node));
         match (&row.what, below) {
             (What::Whiteout, Some(was)) => {
                 self.note_taken(row.path());
                 self.unnamed_at(row.path(), &was);
             }
             // Held over one name of a file: the others go on as they are, and this is none of them any more.
-            (What::File, Some(was)) if was.links > 1 && !row.base.is_shared() => self.nodes.unname_path(row.path()),
+            (What::File, Some(was)) if was.links > 1 && !row.base.is_shared() && has_others => {
+                self.nodes.unname_path(row.path());
+            }
             (What::File | What::Symlink | What::Whiteout | What::Dir | What::Node, _) => {}
+        }
+        // Lower has nothing there, whatever it had when the kernel looked.
+        for name in row.further_names() {
+            if self.nodes.at(name) != node {
+                self.nodes.unname_path(name);
+            }
         }
         self.uppers.insert(Upper { dirty: false, busy: true, ..Upper::written(row.clone()) });
         if let Some(Content { new, file }) = content {

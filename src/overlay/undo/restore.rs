@@ -19,7 +19,7 @@ use crate::overlay::judge::flush::WAIT_FOR_RELEASES;
 use crate::overlay::judge::land::{Replacement, content_effect};
 use crate::overlay::judge::side::Side;
 use crate::overlay::review::merge::edited_since;
-use crate::overlay::review::{Reviewed, failed, refused_at};
+use crate::overlay::review::{Reviewed, busy_judging, busy_open, failed, refused_at};
 use crate::overlay::{Error, Overlay, Result, State};
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, Note, Outcome};
 use crate::store::{
@@ -363,8 +363,10 @@ impl Overlay {
             landing.make_dir(&self.lower, dir, *looks)?;
         }
         for file in &mut plan.files {
-            if file.new.exists() {
-                landing.make_parents(&self.lower, file.path)?;
+            match &file.present.meta {
+                _ if file.new.exists() => landing.make_parents(&self.lower, file.path)?,
+                Some(goes) => self.learn_other_name(file.path, goes)?,
+                None => {}
             }
             self.dress(file)?;
             self.stage_restored(file, landing, how)?;
@@ -461,13 +463,24 @@ impl Overlay {
     /// Refuses while a handle that is open for writing would go on showing its own content. A program that has just
     /// closed the file is no reason: the release, which comes after its `close` has returned, is waited for.
     pub(super) fn check_not_open(&self, path: &RelPath) -> Reviewed<()> {
+        self.check_no_writer(path, |state| state.open_unheld(path))
+    }
+
+    /// The same for whom `writer` names.
+    pub(super) fn check_no_writer(&self, path: &RelPath, writer: impl Fn(&State) -> Option<u32>) -> Reviewed<()> {
         let mut state = self.state.lock();
-        if let (Some(pid), Some(node)) = (state.open_unheld(path), state.nodes.at(path))
+        if let (Some(pid), Some(node)) = (writer(&state), state.nodes.at(path))
             && let Ok(false) = MutexGuard::unlocked(&mut state, || process::has_open(pid, node.0))
         {
-            self.wait_while(&mut state, WAIT_FOR_RELEASES, |state| state.open_unheld(path).is_some());
+            self.wait_while(&mut state, WAIT_FOR_RELEASES, |state| writer(state).is_some());
         }
-        state.open_unheld(path).map_or(Ok(()), |pid| Err(crate::overlay::review::busy_open(path, pid)))
+        let is_judged = || state.uppers.at(path).and_then(|id| state.uppers.get(id)).is_some_and(|upper| upper.busy);
+        match writer(&state) {
+            None => Ok(()),
+            // Nobody has it open, as far as can be seen.
+            Some(0) if is_judged() => Err(busy_judging(path)),
+            Some(pid) => Err(busy_open(path, pid)),
+        }
     }
 }
 
