@@ -10,7 +10,7 @@ use super::mount::SettingFlags;
 use super::sources;
 use crate::client::{Client, DeadMount, Place};
 use crate::control::{self, Asker, Project, Served, serve};
-use crate::overlay::{Grants, Overlay, Policy, PolicyError, Runs};
+use crate::overlay::{self, Grants, Overlay, Policy, PolicyError, Runs};
 use crate::protocol::{ErrorBody, ErrorCode, Op, Request, Response, STATE_DIRECTORY};
 use crate::store::{self, HolderNote, Location, Lock, StateDirs, Store, holder_note};
 use crate::sys::file::Meta;
@@ -126,12 +126,14 @@ fn open(place: &Place, lower: Tree, location: &Location, op: Op) -> Result<Proje
     store.write_holder(&note).map_err(store_failure)?;
     let owner = Meta::of(store.dirs().state().as_fd()).map_err(|err| failure("look at the state directory", &err))?.uid;
     let source = sources::rule_source(&place.root, None, &SettingFlags::default())?;
+    let failed = |err: overlay::Error| ErrorBody::new(ErrorCode::Io, err.to_string());
+    // Before the rules are read, which it may land.
+    store.recover(&lower).map_err(|err| failed(err.into()))?;
     let policy = match Policy::load(&lower, &source) {
         Err(err) if !asks_rules(op) => Policy::built_in(&err),
         loaded => loaded.map_err(|err| rules_needed(op, &err))?,
     };
-    let opened = Overlay::new(lower, store, policy, Grants::default());
-    let (overlay, _) = opened.map_err(|err| ErrorBody::new(ErrorCode::Io, err.to_string()))?;
+    let overlay = Overlay::new(lower, store, policy, Grants::default()).map_err(failed)?;
     Ok(Project { overlay: Arc::new(overlay), path: place.root.clone(), source, owner, mounted: None })
 }
 

@@ -182,7 +182,7 @@ pub(super) fn door_to(dir: &std::path::Path) -> (Arc<Overlay>, Door) {
     let store = Store::open(&lower, &Location::default()).unwrap();
     let source = RuleSource::default();
     let policy = Policy::load(&lower, &source).unwrap();
-    let (overlay, _) = Overlay::new(lower, store, policy, Grants::default()).unwrap();
+    let overlay = Overlay::new(lower, store, policy, Grants::default()).unwrap();
     let overlay = Arc::new(overlay);
     let project = Project { overlay: overlay.clone(), path: dir.to_owned(), source, owner: 0, mounted: None };
     let (teller, _) = observer::queue();

@@ -49,7 +49,7 @@ use crate::hooks::Runner;
 use crate::model::{Births, Digest, RelPath, Stamp};
 use crate::policy::settings::Settings;
 use crate::protocol::{EventName, Program};
-use crate::store::{EventDraft, LOG_BYTES_MAX, Recovered, Store, UpperId, UpperRow, Writer};
+use crate::store::{EventDraft, LOG_BYTES_MAX, Store, UpperId, UpperRow, Writer};
 use crate::sys::tree::Tree;
 use crate::sys::{file, process};
 
@@ -229,9 +229,9 @@ struct Counters {
 }
 
 impl Overlay {
-    /// Recovers what an earlier process left, and opens the view. The caller holds the project's lock.
-    pub fn new(lower: Tree, store: Store, policy: Policy, grants: Grants) -> Result<(Self, Recovered)> {
-        let recovered = store.recover(&lower)?;
+    /// Opens the view. The caller holds the project's lock, has recovered what an earlier process left, and read the rules
+    /// after that.
+    pub fn new(lower: Tree, store: Store, policy: Policy, grants: Grants) -> Result<Self> {
         let session = format!("{:x}-{}", crate::store::now_millis(), std::process::id());
         let runs = Runs::after_others(&store)?;
         let births = file::births(lower.root())?;
@@ -267,7 +267,7 @@ impl Overlay {
             raises: AtomicBool::new(true),
         };
         overlay.load()?;
-        Ok((overlay, recovered))
+        Ok(overlay)
     }
 
     /// Brings back what is held, and holds what was being written when the last daemon died.

@@ -63,7 +63,7 @@ use crate::model::{ChangeId, ChangeKind, Reason, Timestamp};
 use crate::overlay::state::rules::RuleSource;
 use crate::policy::settings::{Key, Layer};
 use crate::protocol::{ErrorCode, EventName};
-use crate::store::{Location, UpperRow};
+use crate::store::{Location, Recovered, UpperRow};
 use crate::sys::RenameFlags;
 use crate::sys::file::Meta;
 
@@ -158,7 +158,9 @@ impl Bench {
         let flags = Layer::flags(self.flags.clone()).unwrap();
         let source = RuleSource { flags, ..RuleSource::default() };
         let policy = Policy::load(&lower, &source).unwrap();
-        let (overlay, recovered) = Overlay::new(lower, store, policy, self.grants).unwrap();
+        let recovered = store.recover(&lower).unwrap();
+        let policy = policy.after(&recovered, &lower, &source).unwrap();
+        let overlay = Overlay::new(lower, store, policy, self.grants).unwrap();
         // What nobody else has changed is not taken for that by who knows it from the log alone.
         overlay.begin_doubts().unwrap();
         for path in overlay.external_paths().unwrap() {

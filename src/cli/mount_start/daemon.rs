@@ -27,7 +27,7 @@ use super::{bystanders, git_exclude};
 use crate::client::ClientError;
 use crate::control::{Desk, Mounted, Project, Socket, check_in_no_run};
 use crate::fuse;
-use crate::overlay::{Overlay, PolicyLoading};
+use crate::overlay::{self, Overlay, PolicyError, PolicyLoading};
 use crate::protocol::{ErrorBody, ErrorCode, PROJECT_LINK, STATE_DIRECTORY};
 use crate::store::{self, HolderNote, Lock, Recovered, Store};
 use crate::sys::guard::Guard;
@@ -344,8 +344,7 @@ fn open_overlay(plan: &Plan) -> Result<(Lock, Overlay, Recovered)> {
     let lock = Lock::take(&lower, &plan.location).map_err(store_failure)?;
     check_state_is_of(plan)?;
     // Before anything is created: a mount that is refused for its settings leaves no state behind.
-    let policy = PolicyLoading::begin(&lower, &plan.source);
-    let policy = policy.map_err(|err| ErrorBody::new(ErrorCode::BadRequest, err.to_string()))?;
+    let policy = PolicyLoading::begin(&lower, &plan.source).map_err(unusable_rules)?;
     if plan.is_first_start() {
         store::check_renames(&lower, &plan.location).map_err(store_failure)?;
     }
@@ -355,14 +354,15 @@ fn open_overlay(plan: &Plan) -> Result<(Lock, Overlay, Recovered)> {
     let store = Store::open(&lower, &plan.location).map_err(store_failure)?;
     name_project(plan)?;
     let policy = policy.end();
+    let recovered = store.recover(&lower).map_err(|err| not_recovered(err.into()))?;
+    let policy = policy.after(&recovered, &lower, &plan.source).map_err(unusable_rules)?;
     for notice in &policy.notices {
         say(format_args!("ignored until `fettlefs trust`: {notice}"));
     }
     if let Some(notice) = policy.git_notice() {
         say(notice);
     }
-    let opened = Overlay::new(lower, store, policy, plan.options.grants());
-    let (overlay, recovered) = opened.map_err(|err| ErrorBody::new(ErrorCode::Io, format!("recover: {err}")))?;
+    let overlay = Overlay::new(lower, store, policy, plan.options.grants()).map_err(not_recovered)?;
     if plan.is_first_start() {
         check_in_no_run(plan.doing(), plan.caller.pid, overlay.runs())?;
     }
@@ -372,6 +372,14 @@ fn open_overlay(plan: &Plan) -> Result<(Lock, Overlay, Recovered)> {
     let note = HolderNote { pid: std::process::id(), mountpoint: Some(plan.mountpoint.display().to_string()) };
     overlay.store().write_holder(&note).map_err(store_failure)?;
     Ok((lock, overlay, recovered))
+}
+
+fn unusable_rules(err: PolicyError) -> ErrorBody {
+    ErrorBody::new(ErrorCode::BadRequest, err.to_string())
+}
+
+fn not_recovered(err: overlay::Error) -> ErrorBody {
+    ErrorBody::new(ErrorCode::Io, format!("recover: {err}"))
 }
 
 /// Refuses to start with too few descriptors: the mount would come up and then fail every open.

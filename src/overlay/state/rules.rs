@@ -16,7 +16,7 @@ use crate::policy::ignored::IgnoreScope;
 use crate::policy::rules::{Action, Entry, Place, Rule, RuleError, RuleSet, Trust};
 use crate::policy::settings::{Key, Layer, Origin, Settings, SettingsError, SettingsFile, is_trusted, untrusted};
 use crate::protocol::EventName;
-use crate::store::Writer;
+use crate::store::{Recovered, Writer};
 use crate::sys::OFlags;
 use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::tree::Tree;
@@ -118,6 +118,14 @@ impl PolicyLoading {
 impl Policy {
     pub fn load(lower: &Tree, source: &RuleSource) -> Result<Self, PolicyError> {
         Ok(PolicyLoading::begin(lower, source)?.end())
+    }
+
+    /// As it is after a recovery, which may have landed what it is read from.
+    pub fn after(self, recovered: &Recovered, lower: &Tree, source: &RuleSource) -> Result<Self, PolicyError> {
+        match recovered.is_nothing() {
+            true => Ok(self),
+            false => self.read_again(lower, source),
+        }
     }
 
     /// The same at a time when the project may be covered.

@@ -171,6 +171,11 @@ impl Scenario {
         }
         let (found, _) = bench.view().check().unwrap();
         faults.extend(found.into_iter().map(|fault| format!("check: {fault:?}")));
+        if bench.view().policy().project_file.as_ref().map(|file| &file.text)
+            != bench.lower(PROJECT_FILE).map(String::into_bytes).as_ref()
+        {
+            faults.push("the rules in force are not those of the project".to_owned());
+        }
         let lost = self.lost(&bench, &now);
         faults.extend(lost.iter().map(|content| format!("lost: {content:?}")));
         drop(bench);

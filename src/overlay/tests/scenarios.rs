@@ -1053,6 +1053,20 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         precious: &["old 99\n", "new 9 99\n", "gone 99\n", "agents 2\n"],
     },
     Scenario {
+        name: "rules are confirmed, and before them a file",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            hold_many(bench, 1);
+            bench.save(PROJECT_FILE, "[[rule]]\nmatch = \"d0/**\"\naction = \"deny\"\n");
+        },
+        act: |bench| {
+            let file_first = [bench.id_of("d0/f0"), bench.id_of(PROJECT_FILE)];
+            bench.view().confirm(&file_first, &HOW)?;
+            Ok(())
+        },
+        precious: &["old 99\n"],
+    },
+    Scenario {
         name: "a change with a second name is confirmed",
         rule: Rule::AllOrNothing,
         ready: |bench| {
