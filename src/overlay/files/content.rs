@@ -66,7 +66,7 @@ impl Overlay {
         let ready = self.make_ready(handle, open, keep, extent);
         let file = ready.inspect_err(|_| self.leave_to_its_close(handle, open))?;
         if extent.begins != Position::End {
-            handle.note_rewrites();
+            open.note_rewritten();
         }
         // Before the bytes: a judgement under way must not take this handle for finished.
         let first = !handle.note_written();
@@ -146,6 +146,7 @@ impl Overlay {
         let may_be_new = open.upper().is_none();
         let file = self.writable(open, Keep::Nothing, handle.opened())?;
         handle.note_began();
+        open.note_rewritten();
         self.note_program(handle, open);
         let meta = file::Meta::of(file.as_fd())?;
         let emptied = match may_be_new && meta.size == 0 {

@@ -110,8 +110,6 @@ pub(in crate::overlay) struct Handle {
     written: AtomicBool,
     /// Made or emptied the file, which has not been judged since: a close does not judge for that, the release does.
     began: AtomicBool,
-    /// Written elsewhere than at the end since it was last judged.
-    rewrites: AtomicBool,
     /// Lower's stamp when the handle was opened, and as our own changes have moved it since.
     opened: Mutex<Option<Stamp>>,
     /// The handle may write, and the file that it has open has landed and is lower's.
@@ -149,6 +147,8 @@ pub(in crate::overlay) struct OpenFile {
     /// The content that was held when the entry was last judged, if any, is kept: one more write over it has nothing to
     /// keep. Set under `copying` and the view's state.
     pub overwritten: AtomicBool,
+    /// The content was changed elsewhere than at its end, through whichever handle, and that is not judged yet.
+    rewritten: AtomicBool,
     handles: AtomicUsize,
     /// How many handles are being released: nothing is read or written through these any more.
     parting: AtomicUsize,
@@ -183,6 +183,7 @@ impl OpenFile {
             done: AtomicU64::new(0),
             dirty: AtomicBool::new(false),
             overwritten: AtomicBool::new(false),
+            rewritten: AtomicBool::new(false),
             handles: AtomicUsize::new(0),
             parting: AtomicUsize::new(0),
             writers: AtomicUsize::new(0),
@@ -226,10 +227,20 @@ impl OpenFile {
         self.dirty.store(false, Ordering::SeqCst);
     }
 
-    /// Its entry is about to be judged: the next write must note itself again.
-    pub fn begin_judging(&self) {
+    /// Its entry is about to be judged: the next write must note itself again. Returns whether the content was
+    /// [rewritten](Self::note_rewritten) since it was judged before.
+    pub fn begin_judging(&self) -> bool {
         self.dirty.store(false, Ordering::SeqCst);
         self.overwritten.store(false, Ordering::SeqCst);
+        self.rewritten.swap(false, Ordering::SeqCst)
+    }
+
+    pub fn note_rewritten(&self) {
+        self.rewritten.store(true, Ordering::SeqCst);
+    }
+
+    pub fn is_rewritten(&self) -> bool {
+        self.rewritten.load(Ordering::SeqCst)
     }
 
     /// Returns the file that is read and written, for callers that need no more than its descriptor.
@@ -329,7 +340,7 @@ impl Handle {
     }
 
     pub fn is_unjudged(&self) -> bool {
-        self.is_written() || self.began.load(Ordering::SeqCst)
+        self.is_written() || self.has_begun()
     }
 
     /// Notes a write. Returns whether one had been noted before.
@@ -337,14 +348,9 @@ impl Handle {
         self.written.swap(true, Ordering::SeqCst)
     }
 
-    pub fn note_rewrites(&self) {
-        self.rewrites.store(true, Ordering::SeqCst);
-    }
-
-    /// True if what it has written and what it is about to write are one content, of which neither part goes with
-    /// anything else.
-    pub fn is_in_the_midst(&self) -> bool {
-        self.began.load(Ordering::SeqCst) || (self.is_written() && self.rewrites.load(Ordering::SeqCst))
+    /// True if it made or emptied the file, and nobody has judged that.
+    pub fn has_begun(&self) -> bool {
+        self.began.load(Ordering::SeqCst)
     }
 
     pub fn note_began(&self) {
@@ -360,7 +366,7 @@ impl Handle {
 
     /// True if it made or emptied the file and wrote nothing, so that only the release judges it.
     pub fn waits_for_release(&self) -> bool {
-        self.began.load(Ordering::SeqCst) && !self.is_written()
+        self.has_begun() && !self.is_written()
     }
 
     /// Returns lower's stamp as the writer knows it, copied out: someone who holds the state's lock may be about to
@@ -467,7 +473,6 @@ impl Handle {
         let written = self.written.swap(false, Ordering::SeqCst);
         if written {
             self.began.store(false, Ordering::SeqCst);
-            self.rewrites.store(false, Ordering::SeqCst);
             self.has_missed.store(false, Ordering::SeqCst);
         }
         written
@@ -512,7 +517,6 @@ impl Overlay {
             executes: flags.executes(),
             written: AtomicBool::new(false),
             began: AtomicBool::new(false),
-            rewrites: AtomicBool::new(false),
             opened: Mutex::new(opened),
             has_landed: AtomicBool::new(false),
             has_missed: AtomicBool::new(false),

@@ -283,6 +283,7 @@ impl State {
         drop(open.begin_write());
         open.set_backing(&mut self.nodes, Backing::Upper(new.keep(), file));
         open.dirty.store(true, Ordering::SeqCst);
+        open.note_rewritten();
     }
 }
 

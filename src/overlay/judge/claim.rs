@@ -17,6 +17,8 @@ pub(in crate::overlay) struct Job {
     pub row: UpperRow,
     pub open: Option<Arc<OpenFile>>,
     pub version: u64,
+    /// Whether the content was rewritten, not only appended to, since it was judged before.
+    pub rewritten: bool,
     pub synced: bool,
     pub moved_on: bool,
     pub takes_along: Option<(RelPath, Stamp)>,
@@ -35,8 +37,22 @@ impl Job {
     /// The job for a row that does not exist yet, to ask what its verdict would be.
     pub fn to_come(row: UpperRow, takes_along: Option<(RelPath, Stamp)>) -> Self {
         let Occasion { because, denial, through } = Occasion::told();
-        let (open, version, synced, moved_on, takes_place, is_crossed) = (None, 0, false, false, false, false);
-        Self { row, open, version, synced, moved_on, takes_along, takes_place, because, is_crossed, denial, through }
+        let (open, version, rewritten, synced, moved_on) = (None, 0, false, false, false);
+        let (takes_place, is_crossed) = (false, false);
+        Self {
+            row,
+            open,
+            version,
+            rewritten,
+            synced,
+            moved_on,
+            takes_along,
+            takes_place,
+            because,
+            is_crossed,
+            denial,
+            through,
+        }
     }
 }
 
@@ -78,11 +94,9 @@ impl Overlay {
         upper.busy = true;
         upper.dirty = false;
         upper.left = false;
-        if let Some(open) = &open {
-            open.begin_judging();
-        }
         Some(Job {
             row: upper.row.clone(),
+            rewritten: open.as_ref().is_some_and(|open| open.begin_judging()),
             version: open.as_ref().map_or(0, |open| open.version()),
             open,
             synced: upper.synced,

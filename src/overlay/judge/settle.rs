@@ -161,6 +161,9 @@ impl Overlay {
             other => other,
         };
         claim.judged = !matches!(settled, Err(_) | Ok(Settled::Postponed));
+        if !claim.judged && job.rewritten {
+            job.open.iter().for_each(|open| open.note_rewritten());
+        }
         settled
     }
 

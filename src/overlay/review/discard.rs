@@ -420,11 +420,11 @@ impl Overlay {
 }
 
 impl State {
-    /// True if a program has begun to write the change anew and has not closed it. One that only appends may append to
-    /// lower.
+    /// True if a program has begun to write the change anew, and nobody has judged that: it has not closed it, or has left
+    /// it to who else writes. One that only appends may append to lower.
     fn is_in_the_midst(&self, row: &UpperRow) -> bool {
         let open = self.nodes.open_of(row.id);
-        open.is_some_and(|open| self.handles_on(open.node).any(|handle| handle.is_in_the_midst()))
+        open.is_some_and(|open| open.is_rewritten() || self.handles_on(open.node).any(|handle| handle.has_begun()))
     }
 }
 

@@ -24,6 +24,10 @@ impl Bench {
         self.close(handle);
     }
 
+    fn append(&self, handle: HandleId, text: &str) {
+        self.view().write_by(handle, Position::End, text.as_bytes(), &ME).unwrap();
+    }
+
     pub(super) fn link(&self, from: &str, to: &str) {
         let ((dir, name), node) = (self.parent(to), self.node(from).unwrap());
         self.view().link(node, dir, name, &ME).unwrap();
@@ -105,6 +109,28 @@ fn what_is_in_the_midst_of_being_written_when_it_is_discarded_is_a_change_of_its
             (bench.read("a"), bench.lower("a"), bench.held_paths()),
             (Some(whole), Some(lines(100)), vec!["a".to_owned()])
         );
+        bench.check();
+    }
+}
+
+/// Its writer has closed it: no id ever named it, and only the other one's close has it judged.
+#[test]
+fn what_was_rewritten_and_left_to_who_only_appends_is_a_change_of_its_own_when_it_is_discarded() {
+    let rewrite: [(fn(&Bench), &str); 2] = [
+        (|bench| bench.write_and_close(bench.open_to_write(HELD), 0, "MADE\n"), "MADE\nadded\n"),
+        (|bench| bench.close(bench.open(HELD, libc::O_WRONLY | libc::O_TRUNC).unwrap()), ""),
+    ];
+    for (rewrite, left) in rewrite {
+        let bench = Bench::new();
+        bench.save(HELD, "made\n");
+        let appending = bench.open_to_write(HELD);
+        bench.append(appending, "added\n");
+        rewrite(&bench);
+        bench.discard_all().unwrap();
+        assert_eq!((bench.held().len(), bench.read(HELD).as_deref()), (0, Some(left)));
+        bench.append(appending, "more\n");
+        bench.close(appending);
+        assert_eq!((bench.read(HELD), bench.held_paths()), (Some(format!("{left}more\n")), vec![HELD.to_owned()]));
         bench.check();
     }
 }
@@ -413,19 +439,8 @@ const MOMENTS: u32 = 30;
 impl Bench {
     /// Somebody writes to what he has open and closes it, while something is done that takes as long. Gives how long it has
     /// taken.
-    fn write_during(&self, handle: HandleId, (number, takes): (u32, Duration), act: impl FnOnce()) -> Duration {
-        let begun = std::sync::Barrier::new(2);
-        let took = std::thread::scope(|scope| {
-            scope.spawn(|| {
-                begun.wait();
-                outlast(takes * number / MOMENTS);
-                self.view().write(handle, 0, b"MORE").unwrap();
-            });
-            begun.wait();
-            let since = std::time::Instant::now();
-            act();
-            since.elapsed()
-        });
+    fn write_during(&self, handle: HandleId, moment: (u32, Duration), act: impl FnOnce()) -> Duration {
+        let took = during(moment, || drop(self.view().write(handle, 0, b"MORE").unwrap()), act);
         self.close(handle);
         took
     }
@@ -437,6 +452,22 @@ impl Bench {
         self.view().release(handle).unwrap();
         begin == text.as_bytes()
     }
+}
+
+/// Has somebody write at one of the moments of an act that takes so long. Gives how long it took.
+fn during((number, takes): (u32, Duration), write: impl FnOnce() + Send, act: impl FnOnce()) -> Duration {
+    let begun = std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            begun.wait();
+            outlast(takes * number / MOMENTS);
+            write();
+        });
+        begun.wait();
+        let since = std::time::Instant::now();
+        act();
+        since.elapsed()
+    })
 }
 
 /// It may have come back before.
@@ -475,6 +506,25 @@ fn what_is_written_at_the_moment_at_which_an_undo_takes_it_away_is_there_again()
         takes = bench.write_during(handle, (number, takes), || undone_if_free(bench.undo(&made)));
         assert!(bench.begins_with("new", "MORE"), "{number}");
     }
+}
+
+/// Who appends while it is being judged has it judged with his own.
+#[test]
+fn what_was_rewritten_and_not_judged_for_somebody_else_is_a_change_of_its_own_when_it_is_discarded() {
+    let (mut takes, mut left) = (Duration::ZERO, 0);
+    for number in 0..MOMENTS {
+        let bench = Bench::new();
+        bench.save(HELD, &large());
+        let known = bench.only_id();
+        let [rewriting, appending] = [(); 2].map(|()| bench.open_to_write(HELD));
+        bench.view().write(rewriting, 0, b"MORE").unwrap();
+        takes = during((number, takes), || bench.append(appending, "end\n"), || bench.close(rewriting));
+        let is_left = bench.only_id() == known;
+        left += u32::from(is_left);
+        bench.discard_all().unwrap();
+        assert_eq!(bench.begins_with(HELD, "MORE"), is_left, "{number}");
+    }
+    assert!(left > 0);
 }
 
 /// By the name that its directory has then.
