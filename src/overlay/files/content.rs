@@ -133,9 +133,10 @@ impl Overlay {
             return Ok(());
         }
         let handle = self.handle(id)?;
-        self.empty(&handle, open, caller).or_else(|err| {
-            self.release(id)?;
-            Err(err)
+        self.empty(&handle, open, caller).inspect_err(|_| {
+            if let Err(err) = self.release(id) {
+                log::error!("release what could not be emptied: {err}");
+            }
         })
     }
 
