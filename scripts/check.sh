@@ -25,7 +25,6 @@ emacs        emacs-nox
 node         nodejs
 patch        patch
 make         make
-rsync        rsync
 unzip        unzip
 sqlite3      sqlite3
 jq           jq
