@@ -19,6 +19,7 @@ use crate::sys::signals::Termination;
 const IDS_TYPED_MAX: usize = 10;
 /// How many held changes the report of a failure shows.
 const HELD_SHOWN_MAX: usize = 20;
+const HAS_MOVED: &str = "What is held was not what it tested any more, so nothing lands";
 
 /// Run a command in the view, and let everything held land if it passes
 ///
@@ -92,7 +93,11 @@ fn passed(check: &Check, checked: &Checked<'_>, confirm: bool, desk: &Desk) -> R
         false => None,
     };
     let outcomes = promoted.as_ref().map(|promoted| &promoted.outcomes);
-    let value = checked.to_json(json!({"passed": true, "moved": reply.moved, "outcomes": outcomes}));
+    let mut told = json!({"passed": true, "moved": reply.moved, "outcomes": outcomes});
+    if has_moved {
+        (told["ok"], told["error"]) = (false.into(), json!({"code": ErrorCode::Conflict, "message": HAS_MOVED}));
+    }
+    let value = checked.to_json(told);
     let done = if promoted.is_some() { Done::ToldBy("fettlefs log") } else { Done::Nothing };
     desk.answer_value(value, done, |text| {
         render_passed(checked, text);
@@ -127,7 +132,7 @@ fn render_passed(checked: &Checked<'_>, text: &mut Text) {
 }
 
 fn render_moved(moved: &[String], text: &mut Text) {
-    text.put("  What is held was not what it tested any more, so nothing lands:\n");
+    text.put(format!("  {HAS_MOVED}:\n"));
     for line in moved {
         text.put("    ").name(line).put("\n");
     }

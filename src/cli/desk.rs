@@ -5,7 +5,7 @@ use super::text::Text;
 use super::{Failure, failure, offline, pager};
 use crate::client::{self, Client};
 use crate::diff::Unreadable;
-use crate::protocol::{Exit, Reply, Response, Target};
+use crate::protocol::{ErrorBody, Exit, Reply, Response, Target};
 use crate::sys::foreground::{Foreground, Heard};
 use rustix::termios::{QueueSelector, tcflush};
 use serde::Serialize;
@@ -70,6 +70,16 @@ impl Desk {
     /// Prints an answer: the reply itself as JSON, or what `render` makes of it.
     pub fn answer(&self, reply: &Reply, length: Length, render: impl FnOnce(&mut Text)) -> Result<(), Failure> {
         self.print_answer(|| reply.to_whole_line(), Done::of(reply), length, render)
+    }
+
+    /// Prints an answer that is not what was asked for. People read that in what `render` makes of it.
+    pub fn answer_refused(
+        &self,
+        reply: &Reply,
+        why: &ErrorBody,
+        render: impl FnOnce(&mut Text),
+    ) -> Result<(), Failure> {
+        self.print_answer(|| reply.to_refused_line(why), Done::of(reply), Length::Short, render)
     }
 
     /// Prints an answer that is not a reply of the protocol.

@@ -3,7 +3,7 @@
 use super::desk::Length;
 use super::text::Text;
 use super::{Desk, Failure, at_least, outcome};
-use crate::protocol::{Exit, FlushReply, Op, Reply, Request, WritingNow};
+use crate::protocol::{ErrorBody, ErrorCode, Exit, FlushReply, Op, Reply, Request, WritingNow};
 
 /// Wait for releases under way, so that everything closed is judged
 #[derive(clap::Args)]
@@ -20,10 +20,15 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     let request = Request { wait: arguments.wait, timeout_seconds: arguments.timeout, ..Request::new(Op::Flush) };
     let answer = desk.client()?.ask(&request)?;
     let Reply::Flush(reply) = &answer else { return Err(Failure::other_answer()) };
-    desk.answer(&answer, Length::Short, |text| render(reply, text))?;
-    // As for `unmount`: the wait was in vain.
     let waits = arguments.wait || arguments.timeout.is_some();
-    Ok(if waits && !reply.writers.is_empty() { Exit::Refused } else { Exit::Done })
+    if waits && !reply.writers.is_empty() {
+        // Waited for in vain, as by `unmount`.
+        let why = ErrorBody::new(ErrorCode::Busy, "not everything is judged");
+        desk.answer_refused(&answer, &why, |text| render(reply, text))?;
+        return Ok(why.code.exit());
+    }
+    desk.answer(&answer, Length::Short, |text| render(reply, text))?;
+    Ok(Exit::Done)
 }
 
 fn render(reply: &FlushReply, text: &mut Text) {

@@ -187,6 +187,12 @@ impl Reply {
         Line { v: super::VERSION, ok: true, reply: Some(self), error: None }.to_bytes()
     }
 
+    /// The line of a reply that is not what was asked for, with the reason.
+    pub fn to_refused_line(&self, why: &ErrorBody) -> Vec<u8> {
+        let error = Some(Refusal { body: why, remedy: why.remedy() });
+        Line { v: super::VERSION, ok: false, reply: Some(self), error }.to_bytes()
+    }
+
     /// Parses the answer to `op`. With a tag among the fields, serde would copy everything once more before it reads it.
     fn read(op: Op, line: &[u8]) -> serde_json::Result<Self> {
         use serde_json::from_slice as read;

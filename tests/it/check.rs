@@ -178,6 +178,9 @@ fn what_moves_while_the_command_runs_keeps_everything_from_landing() {
     // Seen without the flag too, so that nobody is told to confirm what was not tested.
     let told = view.cli(&["check", "--", "sh", "-c", "echo y > new"]).exits(5);
     assert!(told.stdout.contains("so nothing lands:\n    written: new\n"), "{}", told.stdout);
+    let told = view.cli(&["check", "--json", "--", "sh", "-c", "echo z > newer"]).exits(5).json();
+    assert_eq!((&told["ok"], &told["passed"]), (&json!(false), &json!(true)), "{told}");
+    assert_eq!((&told["error"]["code"], &told["moved"][0]), (&json!("conflict"), &json!("written: newer")), "{told}");
     // What is held no more has moved, too.
     let told = view.cli(&["check", "--", fettlefs, "discard", "--all", "--yes"]).exits(5);
     assert!(told.stdout.contains("so nothing lands:\n    discarded: "), "{}", told.stdout);

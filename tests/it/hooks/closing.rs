@@ -51,7 +51,8 @@ fn a_close_that_is_asked_about_is_somebody_still_writing() {
     let told = asking.view.status()["writers"].clone();
     assert_eq!(told, serde_json::json!([{"path": "file", "pid": writer.id()}]));
     let flushed = asking.view.cli(&["flush", "--wait", "--timeout", "0", "--json"]).exits(5).json();
-    assert_eq!(flushed["writers"], told);
+    assert_eq!((&flushed["writers"], &flushed["ok"]), (&told, &false.into()));
+    assert_eq!((&flushed["error"]["code"], &flushed["op"]), (&"busy".into(), &"flush".into()));
     let refused = asking.view.cli(&["unmount", "--timeout", "0"]).exits(5);
     let why = format!("fettlefs: sh (pid {}) is still writing file; --force does not wait\n", writer.id());
     assert_eq!(refused.stderr, why);
