@@ -1,6 +1,7 @@
 //! Failures of a command: what is printed, and the exit status of the program.
 
 use super::outcome::render_diff_summary;
+use super::run;
 use super::terminal::{Ink, Style};
 use super::text::Text;
 use crate::client::{ClientError, NotInProject, OTHER_ANSWER};
@@ -129,8 +130,11 @@ fn print_usage(message: &str, argv: &[OsString]) -> io::Result<()> {
     if wants_json(argv) {
         let message = message.trim_end().trim_start_matches("error: ");
         let response = Response::failed(ErrorBody::new(ErrorCode::BadRequest, message));
-        let stdout = io::stdout();
-        return (&stdout).write_all(&Style::of(&stdout).json(response.to_whole_line()));
+        let line = response.to_whole_line();
+        return match run::is_meant(argv) {
+            true => io::stderr().write_all(&Style::of(&io::stderr()).json(line)),
+            false => io::stdout().write_all(&Style::of(&io::stdout()).json(line)),
+        };
     }
     let style = Style::of(&io::stderr());
     let mut text = Text::new(&style);

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
+use super::desk::Format;
 use super::mount::SettingFlags;
 use super::{Desk, Failure, project};
 use crate::protocol::{ErrorCode, Exit};
@@ -65,13 +66,28 @@ pub enum OnExit {
 /// Returns the status to end with: the command's, or 125.
 pub fn run(arguments: Arguments, desk: &Desk) -> u8 {
     run_to_the_end(&arguments, desk).unwrap_or_else(|failure| {
-        desk.report(&failure);
+        let printed = match (&failure, desk.format) {
+            // Standard output is the command's, also where it does not come to one.
+            (Failure::Told(body), Format::Json) => summary::print_failed(body, OWN_FAILURE, desk),
+            (Failure::Told(_), Format::Human) | (Failure::Print(_), _) => Err(failure),
+        };
+        if let Err(failure) = printed {
+            desk.report(&failure);
+        }
         OWN_FAILURE
     })
 }
 
 /// Returns the status for a bad command line: that of `run` is 125, because 2 could be the command's own.
 pub fn usage_status(exit: Exit, argv: &[OsString]) -> u8 {
+    match exit {
+        Exit::Usage if is_meant(argv) => OWN_FAILURE,
+        exit => exit as u8,
+    }
+}
+
+/// Whether a command line that made no sense was to begin a run.
+pub fn is_meant(argv: &[OsString]) -> bool {
     let mut words = argv.iter().skip(1);
     let command = loop {
         match words.next() {
@@ -80,10 +96,7 @@ pub fn usage_status(exit: Exit, argv: &[OsString]) -> u8 {
             word => break word,
         }
     };
-    match exit {
-        Exit::Usage if command.is_some_and(|word| word == "run") => OWN_FAILURE,
-        exit => exit as u8,
-    }
+    command.is_some_and(|word| word == "run")
 }
 
 fn run_to_the_end(arguments: &Arguments, desk: &Desk) -> Result<u8, Failure> {

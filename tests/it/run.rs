@@ -285,9 +285,16 @@ fn the_summary_is_json_on_standard_error_where_that_is_asked_for() {
     let summary: Value = serde_json::from_str(&output.stderr).expect("one line of JSON");
     assert_eq!((&summary["ok"], &summary["op"], &summary["status"]), (&true.into(), &"run".into(), &4.into()));
     assert_eq!((&summary["landed"][0]["path"], &summary["held"][0]["path"]), (&"new".into(), &"a".into()));
-    // Before there is a command, standard output is ours.
-    let refused = scratch.fettlefs().args(["-C", "/no/such/project", "--json", "run", "--", "true"]).output();
-    assert_eq!(Output::from(refused.expect("it runs")).exits(125).error_code(), "unknown_path");
+    // Nor is standard output ours where it does not come to a command.
+    for (arguments, code) in [
+        (&["-C", "/no/such/project", "--json", "run", "--", "true"][..], "unknown_path"),
+        (&["run", "--json", "--no-such-flag", "--", "true"], "bad_request"),
+    ] {
+        let refused = Output::from(scratch.fettlefs().args(arguments).output().expect("it runs")).exits(125);
+        let told: Value = serde_json::from_str(&refused.stderr).expect("one line of JSON");
+        assert_eq!((&told["ok"], &told["error"]["code"]), (&false.into(), &code.into()));
+        assert_eq!(refused.stdout, "");
+    }
 }
 
 #[test]
