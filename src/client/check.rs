@@ -42,12 +42,14 @@ impl Check {
         }
         let words = words_of(&command);
         let begun = ask(&mut client, &Request { name: Some(words.clone()), ..asking(CheckPhase::Started) })?;
-        match promotes && !begun.may_promote {
-            true => {
-                Err(ErrorBody::new(ErrorCode::NotPermitted, "--confirm: you may not confirm changes of this project"))
-            }
-            false => Ok(Self { way: client.way(), command, directory, begun, words }),
+        if promotes && !begun.may_promote {
+            // Who follows events waits for an end of what has started.
+            let ended = Request { tested: Some(begun.tested), ..asking(CheckPhase::Failed) };
+            ask(&mut client, &Request { name: Some(format!("not run, for lack of rights: {words}")), ..ended })?;
+            let message = "--confirm: you may not confirm changes of this project";
+            return Err(ErrorBody::new(ErrorCode::NotPermitted, message));
         }
+        Ok(Self { way: client.way(), command, directory, begun, words })
     }
 
     /// Runs the command to its end; see [`command::run`].

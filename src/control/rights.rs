@@ -171,19 +171,18 @@ fn hindrance(uid: u32, stands: Whereabouts, approve: Approve, owner: u32) -> Whe
 fn refusal(op: Op, hindrance: Whereabouts, owner: u32) -> String {
     match hindrance {
         Whereabouts::Outside => {
-            format!("{op}: only its owner (uid {owner}) and root may change the state of this project")
+            format!("{op}: only the project's owner (uid {owner}) and root may do that")
         }
         Whereabouts::Inside => refused_inside(op),
         Whereabouts::Unseen => format!(
-            "{op}: only a process whose namespaces can be seen may change the state of this project, its owner's (uid \
-             {owner}) or root's"
+            "{op}: only a process whose namespaces can be seen may do that, the project owner's (uid {owner}) or root's"
         ),
     }
 }
 
 fn refused_inside(doing: impl Display) -> String {
     format!(
-        "{doing}: what a run has started may not change the state of this project (approve = \"outside\"): ask the person \
+        "{doing}: what a run has started may not do that (approve = \"outside\"): ask the person \
          you work for, who does it from outside"
     )
 }

@@ -28,6 +28,8 @@ const WRITERS_WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 const EVENT_WAIT_MAX: Duration = Duration::from_secs(30);
 /// The most events in one answer, if they fit: some 2 MiB of the 8, unless paths are long.
 const EVENTS_MAX: u64 = 2000;
+/// Who has not closed something is told in so many lines.
+const UNJUDGED_TOLD_MAX: usize = 20;
 
 type Result<T> = std::result::Result<T, ErrorBody>;
 
@@ -243,7 +245,7 @@ fn unmount(request: &Request, asker: &Asker, project: &Project) -> Result<Reply>
     let held_count = held.len() as u64;
     // After the unmount nobody is left to ask for the next page.
     let held = page(held, 0, None).entries;
-    let notices = removed.told.into_iter().collect();
+    let notices = removed.told.into_iter().chain(not_waited_for(request, project)).collect();
     if request.force && !request.dry_run {
         project.overlay.leave_judgings();
     }
@@ -278,6 +280,17 @@ fn wait_for_writers(request: &Request, project: &Project) -> Result<()> {
         }
         Some(_) | None => Ok(()),
     }
+}
+
+/// What is not among what is held yet, by who has it.
+fn not_waited_for(request: &Request, project: &Project) -> Vec<String> {
+    let unjudged = if request.force { project.overlay.unjudged() } else { Vec::new() };
+    let told = unjudged.iter().take(UNJUDGED_TOLD_MAX);
+    let more = unjudged.len().saturating_sub(UNJUDGED_TOLD_MAX);
+    let held = "it will be held as interrupted";
+    let mut notices: Vec<String> = told.map(|writer| format!("{}: {held}", still_writing(writer))).collect();
+    notices.extend((more > 0).then(|| format!("so will {more} more")));
+    notices
 }
 
 fn still_writing(WritingNow { path, pid }: &WritingNow) -> String {

@@ -83,6 +83,16 @@ fn a_command_that_fails_gives_a_report_and_lands_nothing() {
 }
 
 #[test]
+fn a_check_that_is_refused_to_who_may_not_confirm_has_its_end_recorded() {
+    let scratch = mounted_scratch!();
+    let view = held_view(&scratch);
+    let check = [env!("CARGO_BIN_EXE_fettlefs"), "check", "--confirm", "--", "touch", "made"];
+    view.cli(&[&["run", "--"], &check[..]].concat()).exits(6);
+    assert_eq!(events(&view), ["check_started", "check_failed"]);
+    assert!(!view.path("made").exists());
+}
+
+#[test]
 fn who_ends_a_check_ends_its_command_and_its_end_is_recorded() {
     let exits_well = "trap 'kill $!; exit 0' TERM; sleep 60 & echo $$ > ../pid; wait";
     let sleeps = "echo $$ > ../pid; exec sleep 60";

@@ -357,6 +357,19 @@ fn what_somebody_still_writes_is_busy_and_names_the_writer() {
 }
 
 #[test]
+fn what_is_not_waited_for_is_told_by_an_unmount_by_force() {
+    let scratch = mounted_scratch!();
+    let view = small(&scratch).start();
+    let mut writer = WriterProcess::start(&view, "c.txt", "FOUR\n");
+    let told = view.cli(&["unmount", "--force"]).ok().stdout;
+    let note = format!("note: python3 (pid {}) is still writing c.txt: it will be held as interrupted\n", writer.pid());
+    assert!(told.contains(&note), "{told}");
+    writer.end();
+    let held = scratch.cli(&["status", "--json"]).ok().json()["held"].clone();
+    assert_eq!((&held[0]["path"], &held[0]["reason"]), (&"c.txt".into(), &"interrupted".into()), "{held}");
+}
+
+#[test]
 fn waiting_for_a_writer_lands_what_it_left_by_path_and_refuses_what_was_reviewed() {
     let scratch = mounted_scratch!();
     let view = small(&scratch).start();
@@ -458,11 +471,12 @@ fn who_may_not_change_anything_is_told_so_and_may_look() {
         "rollback x",
         "reload",
         "unmount",
+        "fsck",
         "confirm c.txt --dry-run",
     ] {
         let arguments: Vec<&str> = command.split(' ').collect();
         let op = arguments[0];
-        let message = format!("{op}: only its owner (uid 0) and root may change the state of this project");
+        let message = format!("{op}: only the project's owner (uid 0) and root may do that");
         refused(&stranger(&[&arguments[..], &["--json"]].concat()), "not_permitted", 6, &message);
         assert_eq!(stranger(&arguments).exits(6).stderr, format!("fettlefs: {message}\n"));
     }
@@ -483,7 +497,7 @@ fn who_may_not_change_anything_is_told_so_and_may_look() {
     elsewhere.args(["--pid", "--fork", "setpriv", "--reuid=4321", "--regid=4321", "--clear-groups"]);
     elsewhere.arg(scratch.fettlefs().get_program()).args(["confirm", "c.txt"]).current_dir(view.root());
     let told = Output::from(elsewhere.output().expect("unshare runs")).exits(6).stderr;
-    assert_eq!(told, "fettlefs: confirm: only its owner (uid 0) and root may change the state of this project\n");
+    assert_eq!(told, "fettlefs: confirm: only the project's owner (uid 0) and root may do that\n");
     view.cli(&["confirm", "c.txt"]).ok();
 }
 
