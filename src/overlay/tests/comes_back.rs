@@ -116,11 +116,9 @@ fn what_is_in_the_midst_of_being_written_when_it_is_discarded_is_a_change_of_its
 /// Its writer has closed it: no id ever named it, and only the other one's close has it judged.
 #[test]
 fn what_was_rewritten_and_left_to_who_only_appends_is_a_change_of_its_own_when_it_is_discarded() {
-    let rewrite: [(fn(&Bench), &str); 2] = [
-        (|bench| bench.write_and_close(bench.open_to_write(HELD), 0, "MADE\n"), "MADE\nadded\n"),
-        (|bench| bench.close(bench.open(HELD, libc::O_WRONLY | libc::O_TRUNC).unwrap()), ""),
-    ];
-    for (rewrite, left) in rewrite {
+    let overwrites: fn(&Bench) = |bench| bench.write_and_close(bench.open_to_write(HELD), 0, "MADE\n");
+    let empties: fn(&Bench) = |bench| bench.close(bench.open(HELD, libc::O_WRONLY | libc::O_TRUNC).unwrap());
+    for (rewrite, left) in [(overwrites, "MADE\nadded\n"), (empties, "")] {
         let bench = Bench::new();
         bench.save(HELD, "made\n");
         let appending = bench.open_to_write(HELD);
@@ -440,7 +438,8 @@ impl Bench {
     /// Somebody writes to what he has open and closes it, while something is done that takes as long. Gives how long it has
     /// taken.
     fn write_during(&self, handle: HandleId, moment: (u32, Duration), act: impl FnOnce()) -> Duration {
-        let took = during(moment, || drop(self.view().write(handle, 0, b"MORE").unwrap()), act);
+        let write = || assert_eq!(self.view().write(handle, 0, b"MORE").unwrap(), 4);
+        let took = during(moment, write, act);
         self.close(handle);
         took
     }
