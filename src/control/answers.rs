@@ -13,6 +13,7 @@ use crate::protocol::{
     Run, Status, Writer,
 };
 use crate::store::{self, Depth, EventDraft, UpperRow, What};
+use crate::sys::file::Standing;
 
 /// The most held changes that an answer lists; `status` lists all of them.
 pub const HELD_TOLD_MAX: usize = 200;
@@ -115,7 +116,9 @@ fn described(project: &Project, HeldRow { row }: HeldRow) -> Result<Held, ErrorB
 fn structure(project: &Project, row: &UpperRow) -> Option<String> {
     match row.what {
         What::Dir => Some("new directory".to_owned()),
-        What::Node => project.overlay.store().upper_meta(row.id).ok().map(|meta| format!("new {}", meta.kind.name())),
+        What::Node => {
+            project.overlay.store().upper_meta(row.id).ok().map(|meta| format!("new {}", Standing::of(Some(&meta))))
+        }
         What::Whiteout if row.removes_dir() => Some(Held::DIR_REMOVED.to_owned()),
         What::Whiteout | What::File | What::Symlink => None,
     }

@@ -85,25 +85,29 @@ pub struct ChangeId(String);
 pub const ID_DIGITS: usize = 8;
 pub const ID_PREFIX_MIN: usize = 4;
 
+/// One side of a change, as its id tells of it.
+#[derive(Clone, Copy, Default)]
+pub struct IdSide<'a> {
+    /// None where there is none.
+    pub content: Option<Digest>,
+    /// What it is, where it is neither a file nor nothing: a symlink to what a file says is another thing.
+    pub thing: Option<&'a str>,
+}
+
 impl ChangeId {
-    /// Returns the full hash of which an id is the beginning. `base` and `new` are absent where there is no content,
-    /// `looks` where the change brings no looks of its own ([`super::Looks::digest`]).
-    pub fn full(
-        path: &RelPath,
-        kind: ChangeKind,
-        base: Option<Digest>,
-        new: Option<Digest>,
-        looks: Option<Digest>,
-    ) -> Digest {
+    /// Returns the full hash of which an id is the beginning. `looks` are absent where the change brings no looks of its own
+    /// ([`super::Looks::digest`]).
+    pub fn full(path: &RelPath, kind: ChangeKind, base: IdSide<'_>, new: IdSide<'_>, looks: Option<Digest>) -> Digest {
         let mut hasher = Hasher::default();
         hasher.update(path.as_bytes());
         hasher.update(b"\0");
         hasher.update(kind.name().as_bytes());
         for side in [base, new] {
             hasher.update(b"\0");
-            if let Some(digest) = side {
+            if let Some(digest) = side.content {
                 hasher.update(digest.as_bytes());
             }
+            hasher.update(side.thing.unwrap_or_default().as_bytes());
         }
         if let Some(digest) = looks {
             hasher.update(b"\0looks\0");

@@ -20,7 +20,7 @@ mod tests;
 
 pub use acl::{Acl, Inherited};
 pub use age::age;
-pub use change::{BackupKind, ChangeId, ChangeKind, ID_DIGITS, ID_PREFIX_MIN, Reason};
+pub use change::{BackupKind, ChangeId, ChangeKind, ID_DIGITS, ID_PREFIX_MIN, IdSide, Reason};
 pub use digest::{ContentHasher, Digest, Hasher, ZERO_BLOCK_BYTES};
 pub use ends::{common_prefix, common_suffix};
 pub use glob::{Glob, GlobError};

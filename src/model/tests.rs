@@ -65,17 +65,27 @@ fn the_root_is_told_as_a_dot() {
 }
 
 #[test]
-fn an_id_depends_on_path_kind_both_contents_and_looks() {
-    let (old, new) = (Some(Digest::of(b"old")), Some(Digest::of(b"new")));
+fn an_id_depends_on_path_kind_both_contents_what_they_are_and_looks() {
+    let content = |text: &str| IdSide { content: Some(Digest::of(text.as_bytes())), thing: None };
+    let (old, new, none) = (content("old"), content("new"), IdSide::default());
+    let symlink = |named| IdSide { thing: Some("symlink"), ..named };
+    let thing = |word| IdSide { thing: Some(word), ..none };
+    let looks = Some(Digest::of(b"looks"));
     let ids = [
         ChangeId::full(&path("a"), ChangeKind::Modify, old, new, None),
         ChangeId::full(&path("b"), ChangeKind::Modify, old, new, None),
         ChangeId::full(&path("a"), ChangeKind::Type, old, new, None),
         ChangeId::full(&path("a"), ChangeKind::Modify, new, old, None),
-        ChangeId::full(&path("a"), ChangeKind::Modify, old, None, None),
-        ChangeId::full(&path("a"), ChangeKind::Modify, None, old, None),
-        ChangeId::full(&path("a"), ChangeKind::Modify, old, new, Some(Digest::of(b"looks"))),
-        ChangeId::full(&path("a"), ChangeKind::Modify, old, None, new),
+        ChangeId::full(&path("a"), ChangeKind::Modify, old, none, None),
+        ChangeId::full(&path("a"), ChangeKind::Modify, none, old, None),
+        ChangeId::full(&path("a"), ChangeKind::Modify, old, new, looks),
+        ChangeId::full(&path("a"), ChangeKind::Modify, old, none, new.content),
+        ChangeId::full(&path("a"), ChangeKind::Modify, symlink(old), new, None),
+        ChangeId::full(&path("a"), ChangeKind::Modify, old, symlink(new), None),
+        ChangeId::full(&path("a"), ChangeKind::Structure, none, none, None),
+        ChangeId::full(&path("a"), ChangeKind::Structure, none, thing("directory"), None),
+        ChangeId::full(&path("a"), ChangeKind::Structure, none, thing("block device 8:0"), None),
+        ChangeId::full(&path("a"), ChangeKind::Structure, none, thing("block device 8:1"), None),
     ];
     assert_eq!(ids.iter().collect::<std::collections::HashSet<_>>().len(), ids.len());
 }

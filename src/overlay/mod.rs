@@ -49,7 +49,7 @@ use crate::hooks::Runner;
 use crate::model::{Births, Digest, RelPath, Stamp};
 use crate::policy::settings::Settings;
 use crate::protocol::{EventName, Program};
-use crate::store::{EventDraft, LOG_BYTES_MAX, Store, UpperId, UpperRow, Writer};
+use crate::store::{EventDraft, Kept, LOG_BYTES_MAX, Store, UpperId, UpperRow, Writer};
 use crate::sys::tree::Tree;
 use crate::sys::{file, process};
 
@@ -218,7 +218,7 @@ struct State {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Seen {
     stamp: Stamp,
-    digest: Option<Digest>,
+    content: Option<Kept>,
 }
 
 #[derive(Default)]
@@ -302,12 +302,13 @@ impl Overlay {
     /// id names.
     fn is_interrupted(&self, row: &UpperRow) -> bool {
         let Some(held) = &row.held else { return true };
-        let now = || -> Result<_> {
+        let is_as_held = || -> Result<_> {
             let mut side = self.row_side(row)?;
-            Ok((side.digest()?, side.looks(row)?.digest()))
+            let digest = side.digest()?;
+            Ok(held.is_of(side.standing(), digest) && side.looks(row)?.digest() == held.looks)
         };
         // Unreadable content is left as it is; the error surfaces when the content is looked at.
-        now().is_ok_and(|now| now != (held.new, held.looks))
+        is_as_held().is_ok_and(|is_as_held| !is_as_held)
     }
 
     /// Sets the observer that learns of changes to what the kernel may have cached. Called once, when the mount stands.

@@ -183,7 +183,8 @@ impl Overlay {
     /// of.
     fn compare_with_id(&self, row: &UpperRow, new: &mut Side) -> Result<(Vec<String>, bool)> {
         let Some(held) = &row.held else { return Ok((Vec::new(), false)) };
-        let same_content = new.digest().doing(|| format!("hash {}", row.path()))? == held.new;
+        let digest = new.digest().doing(|| format!("hash {}", row.path()))?;
+        let same_content = held.is_of(new.standing(), digest);
         if held.looks.is_none() {
             return Ok((Vec::new(), same_content));
         }

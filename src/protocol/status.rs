@@ -56,7 +56,8 @@ pub struct Held {
     #[serde(flatten)]
     pub also: Also,
     pub reason: Reason,
-    /// The remark of a hook or rule; for structure, its nature: `new directory`, `directory removed`, `new fifo`.
+    /// The remark of a hook or rule; for structure, its nature: `new directory`, `directory removed`, `new fifo`,
+    /// `new character device 1:3`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
     /// What the change brings besides content, for people: `mode 644 -> 755`, `owner 0:0 -> 1000:1000`.

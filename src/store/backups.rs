@@ -8,7 +8,7 @@ use rusqlite::types::{FromSql, ToSql};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::upper::{Writer, parse_row, to_row};
+use super::upper::{Kept, Writer, parse_row, to_row};
 use super::{Result, Store};
 use crate::model::{BackupKind, Digest, NAME_BYTES_MAX, RelPath, Timestamp};
 use crate::sys::sqlite::Transaction;
@@ -40,6 +40,10 @@ pub struct Backup {
 }
 
 impl Backup {
+    pub fn kept(&self) -> Kept {
+        Kept { digest: self.digest, symlink: self.symlink }
+    }
+
     /// Returns the name of a backup made at `created`. If that is taken, `put` gives the backup a later time.
     pub fn name_for(path: &RelPath, created: i64) -> String {
         let time = jiff::Timestamp::from_millisecond(created).unwrap_or(jiff::Timestamp::UNIX_EPOCH);

@@ -13,7 +13,7 @@ use super::backups::Backup;
 use super::database::Database;
 use super::followers::FOLLOWED_TIMES_MAX;
 use super::operations::{Effect, PathEffect};
-use super::upper::{Writer, parse_row, to_row};
+use super::upper::{Kept, Writer, parse_row, to_row};
 use super::windows::WindowNote;
 use super::{Result, Store};
 use crate::model::{BackupKind, Digest, OperationId, RelPath};
@@ -181,15 +181,23 @@ impl Store {
         parsed.map(|draft| Ok(draft?.into_parts())).collect()
     }
 
-    /// Returns the hash of what was last put at each of the paths, as far as events tell. Reads the whole log.
-    pub fn last_landed(&self, paths: &HashSet<RelPath>) -> Result<HashMap<RelPath, Digest>> {
+    /// Returns what was last put at each of the paths, as far as events tell. Reads the whole log.
+    pub fn last_landed(&self, paths: &HashSet<RelPath>) -> Result<HashMap<RelPath, Kept>> {
         let last = self.last_landings(paths)?;
         let database = self.reading()?;
-        let mut statement = database.reader().prepare_cached("SELECT sha256 FROM event WHERE seq = ?1")?;
+        let mut statement = database.reader().prepare_cached("SELECT sha256, row FROM event WHERE seq = ?1")?;
         let mut landed = HashMap::new();
         for (path, seq) in last {
-            let hex: Option<String> = statement.query_row([seq], |row| row.get(0)).optional()?;
-            landed.extend(hex.and_then(|hex| Digest::parse(&hex)).map(|digest| (path, digest)));
+            let told = |row: &rusqlite::Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?));
+            let Some((hex, row)) = statement.query_row([seq], told).optional()? else { continue };
+            let Some(digest) = Digest::parse(&hex) else { continue };
+            // Of the oldest events the path and the hash are left alone.
+            let effects = match row.as_str() {
+                "" => Vec::new(),
+                row => parse_row::<EventDraft>(row, self.dirs.describe())?.into_parts().1,
+            };
+            let put = put_by(&path, digest, &effects);
+            landed.insert(path, put);
         }
         Ok(landed)
     }
@@ -221,25 +229,26 @@ impl Store {
         Ok(latest.map(|(path, _, digest)| (path, digest)).collect())
     }
 
-    /// Returns the hash of what was last put at each path, under the name that it has now, if nothing else of ours has
-    /// happened to it since. A temporary file that was renamed over another is still listed: no event tells that it went.
-    /// Reads the whole log.
-    pub fn last_put(&self) -> Result<HashMap<RelPath, Digest>> {
+    /// Returns what was last put at each path, under the name that it has now, if nothing else of ours has happened to it
+    /// since. A temporary file that was renamed over another is still listed: no event tells that it went. Reads the whole
+    /// log.
+    pub fn last_put(&self) -> Result<HashMap<RelPath, Kept>> {
         let rows = {
             let database = self.reading()?;
             let mut statement = database.reader().prepare("SELECT row FROM event WHERE row != '' ORDER BY seq")?;
             let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
             rows.collect::<rusqlite::Result<Vec<_>>>()?
         };
-        let mut put = HashMap::new();
+        let mut last = HashMap::new();
         for row in rows {
             let (event, effects) = parse_row::<EventDraft>(&row, self.dirs.describe())?.into_parts();
             if is_put(event.event) {
-                effects.iter().for_each(|done| follow(&mut put, done));
-                put.extend(event.path.zip(event.sha256));
+                effects.iter().for_each(|done| follow(&mut last, done));
+                let content = event.path.zip(event.sha256);
+                last.extend(content.map(|(path, digest)| (path.clone(), put_by(&path, digest, &effects))));
             }
         }
-        Ok(put)
+        Ok(last)
     }
 
     /// Returns the time in milliseconds of the latest such event of each change, by the change's id. Reads the whole log.
@@ -328,8 +337,18 @@ fn is_put(name: EventName) -> bool {
     matches!(name, WriteLanded | Confirmed | RolledBack | Undone)
 }
 
-/// Applies an effect to the hashes: what was renamed gets its new name, and what it replaced, or what went, has none.
-fn follow(put: &mut HashMap<RelPath, Digest>, done: &PathEffect) {
+/// Returns what an event that tells a hash put at its path: what it did there tells whether that was a symlink.
+fn put_by(path: &RelPath, digest: Digest, effects: &[PathEffect]) -> Kept {
+    let symlink = Kept { digest, symlink: true };
+    let is_symlink = |done: &PathEffect| match &done.effect {
+        Effect::Content { after: Some(after), .. } => done.path == *path && after.content == Some(symlink),
+        _ => false,
+    };
+    Kept { symlink: effects.iter().any(is_symlink), ..symlink }
+}
+
+/// Applies an effect to what is known: what was renamed gets its new name, and what it replaced, or what went, has none.
+fn follow(put: &mut HashMap<RelPath, Kept>, done: &PathEffect) {
     let path = &done.path;
     match &done.effect {
         Effect::Renamed { from, .. } => {
@@ -348,9 +367,9 @@ fn follow(put: &mut HashMap<RelPath, Digest>, done: &PathEffect) {
 }
 
 /// Takes out what is at or below `from`, under the names that it has once `from` is `to`.
-fn take_moved(put: &mut HashMap<RelPath, Digest>, from: &RelPath, to: &RelPath) -> Vec<(RelPath, Digest)> {
+fn take_moved(put: &mut HashMap<RelPath, Kept>, from: &RelPath, to: &RelPath) -> Vec<(RelPath, Kept)> {
     let taken = put.extract_if(|at, _| at.is_within(from));
-    taken.filter_map(|(at, digest)| Some((at.rebase(from, to)?, digest))).collect()
+    taken.filter_map(|(at, kept)| Some((at.rebase(from, to)?, kept))).collect()
 }
 
 /// Deletes the events of these numbers, except the path and hash of those that are `needed`. Returns how many went.

@@ -958,6 +958,7 @@ fn held(id: &ChangeId) -> Held {
         old_lines: 0,
         hunks: 0,
         new: None,
+        makes: None,
         looks: None,
         created: 0,
         renewed: 0,

@@ -7,10 +7,10 @@ use std::os::fd::BorrowedFd;
 use serde::{Deserialize, Serialize};
 
 use super::{Context, Error, Result, Store, ids};
-use crate::model::{ChangeId, ChangeKind, Digest, Looks, OperationId, Reason, RelPath, Stamp, Timestamp};
+use crate::model::{ChangeId, ChangeKind, Digest, IdSide, Looks, OperationId, Reason, RelPath, Stamp, Timestamp};
 use crate::protocol::Program;
 use crate::sys::Mode;
-use crate::sys::file::{self, FileKind, Meta, OwnLooks};
+use crate::sys::file::{self, FileKind, Meta, OwnLooks, Standing};
 use crate::sys::sqlite::Transaction;
 
 /// Names an upper entry and its file in `stage/`. A process gives each number once; the next process may give a number
@@ -124,6 +124,12 @@ pub struct Kept {
     pub symlink: bool,
 }
 
+impl Kept {
+    pub fn standing(self) -> Standing {
+        Standing::new(Some(if self.symlink { FileKind::Symlink } else { FileKind::Regular }), 0)
+    }
+}
+
 /// What a change is judged against and what its landing replaces. The two differ where content that used to be at
 /// the path is compared though lower has nothing there any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -142,10 +148,13 @@ impl Base {
         Self { below, content: None, found: None }
     }
 
-    /// Returns the hash that goes into the id: of what it is judged against, or of what landed where nothing was when its
-    /// window began.
+    /// Returns what the id tells of: what it is judged against, or what landed where nothing was when its window began.
+    pub fn told(&self) -> Option<Kept> {
+        self.content.or(self.found)
+    }
+
     pub fn digest(&self) -> Option<Digest> {
-        self.content.or(self.found).map(|content| content.digest)
+        self.told().map(|content| content.digest)
     }
 
     /// Returns what lower had when the change was held.
@@ -253,6 +262,9 @@ pub struct Held {
     pub old_lines: u64,
     pub hunks: u64,
     pub new: Option<Digest>,
+    /// What it makes of its path. `None` if an earlier version held it: then the id tells of no kinds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub makes: Option<Standing>,
     /// The digest of the looks that it brings beside content; `None` if there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub looks: Option<Digest>,
@@ -269,6 +281,13 @@ pub struct Held {
     /// The operation that it came with, if many changes came at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operation: Option<OperationId>,
+}
+
+impl Held {
+    /// Whether its id tells of such content, in what stands so at its path.
+    pub fn is_of(&self, standing: Standing, content: Option<Digest>) -> bool {
+        self.new == content && self.makes.is_none_or(|makes| makes == standing)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -303,7 +322,21 @@ impl UpperRow {
     /// Returns the hash that its id is the beginning of, or `None` if it is not held.
     pub fn full_id(&self) -> Option<Digest> {
         let held = self.held.as_ref()?;
-        Some(ChangeId::full(self.path(), held.kind, self.base.digest(), held.new, held.looks))
+        Some(self.full_id_of(held.kind, (held.makes, held.new), held.looks))
+    }
+
+    /// The same of a change of it that makes something of its path, with that content.
+    pub fn full_id_of(
+        &self,
+        kind: ChangeKind,
+        (makes, new): (Option<Standing>, Option<Digest>),
+        looks: Option<Digest>,
+    ) -> Digest {
+        let told = |standing: Standing| (!standing.is_file_or_nothing()).then(|| standing.to_string());
+        let made = makes.and_then(told);
+        let based_on = makes.and(self.base.told()).map(Kept::standing).and_then(told);
+        let base = IdSide { content: self.base.digest(), thing: based_on.as_deref() };
+        ChangeId::full(self.path(), kind, base, IdSide { content: new, thing: made.as_deref() }, looks)
     }
 
     pub fn further_names(&self) -> &[RelPath] {

@@ -65,7 +65,8 @@ impl FileKind {
             Self::Symlink => "symlink",
             Self::Fifo => "fifo",
             Self::Socket => "socket",
-            Self::CharDevice | Self::BlockDevice => "device",
+            Self::CharDevice => "character device",
+            Self::BlockDevice => "block device",
         }
     }
 
@@ -77,6 +78,10 @@ impl FileKind {
         }
     }
 
+    pub fn is_device(self) -> bool {
+        matches!(self, Self::CharDevice | Self::BlockDevice)
+    }
+
     pub fn to_type(self) -> FileType {
         match self {
             Self::Regular => FileType::RegularFile,
@@ -86,6 +91,39 @@ impl FileKind {
             Self::Socket => FileType::Socket,
             Self::CharDevice => FileType::CharacterDevice,
             Self::BlockDevice => FileType::BlockDevice,
+        }
+    }
+}
+
+/// What stands at a path, but for its content: nothing, or something of a kind, and of a device which one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Standing {
+    kind: Option<FileKind>,
+    /// 0 of what is no device.
+    device: u64,
+}
+
+impl Standing {
+    pub fn new(kind: Option<FileKind>, device: u64) -> Self {
+        Self { kind, device: if kind.is_some_and(FileKind::is_device) { device } else { 0 } }
+    }
+
+    /// Whether its content says all.
+    pub fn is_file_or_nothing(self) -> bool {
+        matches!(self.kind, None | Some(FileKind::Regular))
+    }
+
+    pub fn of(found: Option<&Meta>) -> Self {
+        Self::new(found.map(|meta| meta.kind), found.map_or(0, |meta| meta.special_device))
+    }
+}
+
+impl std::fmt::Display for Standing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.kind.map_or("nothing", FileKind::name))?;
+        match self.kind.is_some_and(FileKind::is_device) {
+            true => write!(f, " {}:{}", fs::major(self.device), fs::minor(self.device)),
+            false => Ok(()),
         }
     }
 }

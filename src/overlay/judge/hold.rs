@@ -19,6 +19,7 @@ use crate::store::{
     self, Backup, Base, Below, Durability, Epilogue, Fate, Held, Landing, Promised, StagedContent, UpperId, UpperRow,
     What, Writer,
 };
+use crate::sys::file::Standing;
 
 impl Overlay {
     pub(super) fn hold(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<Settled> {
@@ -161,7 +162,7 @@ impl Overlay {
     /// (SPEC §4.6).
     fn shown_against(&self, base: &Base, comparison: &Comparison) -> Result<Option<Side>> {
         let Some(found) = base.found else { return Ok(None) };
-        if comparison.present.digest == Some(found.digest) {
+        if comparison.present.known() == Some(found) {
             return Ok(Some(comparison.present.clone()));
         }
         match self.kept_side(Some(found), comparison.present.mode)? {
@@ -195,7 +196,8 @@ impl Overlay {
         comparison.reasons.sort();
         comparison.reasons.dedup();
         let kind = comparison.kind();
-        let full = ChangeId::full(&comparison.path, kind, row.base.digest(), new, looks);
+        let makes = Some(comparison.new.standing());
+        let full = row.full_id_of(kind, (makes, new), looks);
         let id = self.state.lock().unused_id(full, job.row.id)?;
         let now = store::now_millis();
         let same = job.row.held.as_ref().filter(|held| held.id == id);
@@ -209,6 +211,7 @@ impl Overlay {
             old_lines: measure.map_or(0, |measure| measure.old_lines),
             hunks,
             new,
+            makes,
             looks,
             created: same.map_or(now, |held| held.created),
             renewed: same.map_or(now, |held| held.renewed),
@@ -232,8 +235,8 @@ impl Overlay {
             return Ok(None);
         }
         let path = &comparison.path;
-        let digest = comparison.present.digest().doing(|| format!("hash {path} below"))?;
-        let found = (&comparison.present, digest);
+        let content = comparison.present.kept().doing(|| format!("hash {path} below"))?;
+        let found = (&comparison.present, content);
         Ok(self.unheralded(&self.state.lock(), path, &job.row.base, found))
     }
 
@@ -247,7 +250,7 @@ impl Overlay {
         texts: Option<(&[u8], &[u8])>,
     ) -> Result<UpperRow> {
         let measure = texts.map(|(old, new)| diff::measure(old, new));
-        let full = ChangeId::full(row.path(), held.kind, row.base.digest(), Some(new), held.looks);
+        let full = row.full_id_of(held.kind, (held.makes, Some(new)), held.looks);
         let held = Held {
             id: self.state.lock().unused_id(full, row.id)?,
             insertions: measure.map_or(0, |measure| measure.insertions),
@@ -287,7 +290,8 @@ impl Overlay {
             return self.settle_because(id, by, vec![reason]).map(|_| ());
         }
         let now = store::now_millis();
-        let full = ChangeId::full(&path, ChangeKind::Structure, None, None, None);
+        let makes = Some(Standing::of(None));
+        let full = row.full_id_of(ChangeKind::Structure, (makes, None), None);
         // In a statement of its own: `part_of` takes the lock, too.
         let unused = self.state.lock().unused_id(full, id)?;
         let part = self.part_of(&path, by, Doing::Hold);
@@ -300,6 +304,7 @@ impl Overlay {
             old_lines: 0,
             hunks: 0,
             new: None,
+            makes,
             looks: None,
             created: now,
             renewed: now,

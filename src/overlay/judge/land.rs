@@ -412,7 +412,7 @@ impl Overlay {
         let continues = job.row.held.is_none() && state.windows.is_open(&path, setting);
         let event = event.by(actor).with(|event| event.continues = continues);
         let event = event.within_window(state.windows.note_of_landing(&path, before.1, setting));
-        let replaced = (&comparison.present, before.0.map(|kept| kept.digest));
+        let replaced = (&comparison.present, before.0);
         epilogue.events.extend(self.unheralded(&state, &path, &job.row.base, replaced));
         epilogue.events.push(event.doing(effects_of(job, comparison, before.0, &state)));
         epilogue.anchors = state.past.landed(&path, comparison.present.exists(), before, comparison.new.exists());
@@ -449,7 +449,7 @@ impl Overlay {
             state.windows.older_came(&comparison.path);
         }
         if let Some(meta) = meta {
-            let seen = Seen { stamp: meta.stamp(), digest: comparison.new.digest };
+            let seen = Seen { stamp: meta.stamp(), content: comparison.new.known() };
             state.put_there(&comparison.path, comparison.present.meta.as_ref(), seen);
         } else {
             state.seen.remove(&comparison.path);

@@ -12,7 +12,7 @@ use crate::overlay::error::Context;
 use crate::overlay::files::copy_up::same_content_stamp;
 use crate::overlay::{Overlay, Result};
 use crate::store::{self, Kept, StagedContent, UpperRow, Version, What};
-use crate::sys::file::{self, FileKind, Listed, Meta};
+use crate::sys::file::{self, FileKind, Listed, Meta, Standing};
 
 /// One side of a comparison: what is or was at a path.
 #[derive(Clone, Debug, Default)]
@@ -137,8 +137,17 @@ impl Side {
 
     /// What is remembered of this side; its content is kept by its hash.
     pub(in crate::overlay) fn kept(&mut self) -> std::io::Result<Option<Kept>> {
-        let symlink = self.is_symlink();
-        Ok(self.digest()?.map(|digest| Kept { digest, symlink }))
+        self.digest()?;
+        Ok(self.known())
+    }
+
+    /// The same as far as its content was hashed.
+    pub(in crate::overlay) fn known(&self) -> Option<Kept> {
+        self.digest.map(|digest| Kept { digest, symlink: self.is_symlink() })
+    }
+
+    pub(in crate::overlay) fn standing(&self) -> Standing {
+        Standing::new(self.kind, self.meta.map_or(0, |meta| meta.special_device))
     }
 
     /// This side without descriptors and without the bytes of files: if very many changes are confirmed at once, neither

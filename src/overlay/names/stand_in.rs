@@ -74,7 +74,7 @@ impl Overlay {
         let mut writers = state.uppers.shown_within(path).filter_map(|upper| upper.row.held.as_ref()?.writer.clone());
         let by = writers.next().unwrap_or_default();
         drop(writers);
-        self.hold_made(&mut state, path, (new.id(), made.kind), None, vec![Reason::External], by)?;
+        self.hold_made(&mut state, path, (new.id(), made), None, vec![Reason::External], by)?;
         new.keep();
         Ok(true)
     }

@@ -15,7 +15,7 @@ use rustix::fs::{Timespec, UTIME_NOW, UTIME_OMIT};
 
 use super::carry::Move;
 use super::rename::End;
-use crate::model::{ChangeId, ChangeKind, Reason, RelPath};
+use crate::model::{ChangeKind, Reason, RelPath};
 use crate::overlay::error::Context;
 use crate::overlay::judge::hold::held_id;
 use crate::overlay::judge::side::Side;
@@ -31,7 +31,7 @@ use crate::store::{
     self, Base, Below, Epilogue, EventDraft, Fate, Held, NewUpper, PathEffect, UpperId, UpperRow, What, Writer,
 };
 use crate::sys::OFlags;
-use crate::sys::file::FileKind;
+use crate::sys::file::{FileKind, Standing};
 use crate::sys::tree::is_absent;
 
 /// What becomes of something that a program makes at a free name.
@@ -55,6 +55,12 @@ pub(super) struct Made {
     pub kind: FileKind,
     pub mode: u32,
     pub device: u64,
+}
+
+impl Made {
+    fn standing(self) -> Standing {
+        Standing::new(Some(self.kind), self.device)
+    }
 }
 
 /// A rename of structure: all rows and records as they will be.
@@ -173,7 +179,7 @@ impl Overlay {
         let over = why.over.map(|id| self.claim(id)).transpose()?;
         let over = over.as_ref().map(|(row, _)| row);
         let by = self.doer(caller);
-        self.hold_made(&mut self.state.lock(), path, (new.id(), made.kind), over, why.because, by)?;
+        self.hold_made(&mut self.state.lock(), path, (new.id(), made), over, why.because, by)?;
         new.keep();
         self.name_changed(path)
     }
@@ -191,7 +197,7 @@ impl Overlay {
         &self,
         state: &mut State,
         path: &RelPath,
-        (id, kind): (UpperId, FileKind),
+        (id, made): (UpperId, Made),
         over: Option<&UpperRow>,
         mut because: Vec<Reason>,
         by: Writer,
@@ -206,12 +212,12 @@ impl Overlay {
             None => None,
         };
         because.extend(deletion.iter().flat_map(|held| held.reasons.iter().copied()));
-        let what = if kind == FileKind::Directory { What::Dir } else { What::Node };
+        let what = if made.kind == FileKind::Directory { What::Dir } else { What::Node };
         let row = UpperRow { id, names: vec![path.clone()], what, base, held: deletion.clone(), looks: None };
         let writer = Some(by.clone()).filter(|by| *by != Writer::default());
-        let row = state.waiting(row, ChangeKind::Structure, because, writer)?;
+        let row = state.waiting(row, (ChangeKind::Structure, made.standing()), because, writer)?;
         let mut epilogue = Epilogue { save: vec![row.clone()], ..Epilogue::default() };
-        epilogue.events.push(self.made_event(&row, kind, &by));
+        epilogue.events.push(self.made_event(&row, made.standing(), &by));
         if let (Some(over), Some(deletion), Some(held)) = (over, deletion, &row.held) {
             epilogue.drop.push(over.id);
             epilogue.verdicts.push((deletion.id, path.clone(), Fate::Superseded { by: held.id.clone() }));
@@ -226,11 +232,11 @@ impl Overlay {
         Ok(())
     }
 
-    fn made_event(&self, row: &UpperRow, kind: FileKind, by: &Writer) -> store::EventDraft {
+    fn made_event(&self, row: &UpperRow, made: Standing, by: &Writer) -> store::EventDraft {
         let event = self.event(EventName::WriteHeld, row.path()).with(|event| {
             event.id = row.held.as_ref().map(|held| held.id.to_string());
             event.reason = row.held.as_ref().and_then(|held| held.reasons.first().copied());
-            event.message = Some(format!("[{}]", kind.name()));
+            event.message = Some(format!("[{made}]"));
         });
         event.by(by)
     }
@@ -295,7 +301,7 @@ impl Overlay {
             reasons.push(Reason::Parent);
         }
         let whiteout = UpperRow { id: self.store.reserve_upper(), what: What::Whiteout, ..row.clone() };
-        state.waiting(whiteout, ChangeKind::Delete, reasons, None).map(Some)
+        state.waiting(whiteout, (ChangeKind::Delete, Standing::of(None)), reasons, None).map(Some)
     }
 
     /// Renames structure with all that is in it, to a free name or into the place of a held deletion. Lower has nothing
@@ -384,7 +390,8 @@ impl Overlay {
             (there.base, there.held) = (replaced.base, replaced.held.clone());
         }
         let writer = row.held.as_ref().and_then(|held| held.writer.clone()).or(Some(caller.writer()));
-        let there = state.waiting(there, ChangeKind::Structure, reasons, writer)?;
+        let makes = self.upper_standing(id)?;
+        let there = state.waiting(there, (ChangeKind::Structure, makes), reasons, writer)?;
         let by = held_id(&there)?;
         let superseded = |row: &UpperRow| {
             let old = row.held.as_ref().filter(|held| held.id != by)?;
@@ -402,7 +409,8 @@ impl Overlay {
         let mut state = self.state.lock();
         let Some(held) = row.held.clone().filter(|_| state.uppers.get(row.id).is_some()) else { return Ok(()) };
         let path = row.path().clone();
-        let row = state.waiting(row, ChangeKind::Structure, held.reasons, held.writer)?;
+        let makes = self.upper_standing(row.id)?;
+        let row = state.waiting(row, (ChangeKind::Structure, makes), held.reasons, held.writer)?;
         let mut epilogue = Epilogue { save: vec![row.clone()], ..Epilogue::default() };
         let by = row.held.as_ref().map(|held| held.id.clone()).filter(|by| *by != held.id);
         epilogue.verdicts.extend(by.map(|by| (held.id, path, Fate::Superseded { by })));
@@ -415,10 +423,15 @@ impl Overlay {
     pub(in crate::overlay) fn hold_left_structure(&self, id: UpperId) -> Result<()> {
         let mut state = self.state.lock();
         let Some(row) = state.uppers.get(id).map(|upper| upper.row.clone()) else { return Ok(()) };
-        let row = state.waiting(row, ChangeKind::Structure, vec![Reason::Parent], None)?;
+        let makes = self.upper_standing(id)?;
+        let row = state.waiting(row, (ChangeKind::Structure, makes), vec![Reason::Parent], None)?;
         self.store.save_upper(&row)?;
         state.uppers.set_row(row);
         Ok(())
+    }
+
+    fn upper_standing(&self, id: UpperId) -> Result<Standing> {
+        Ok(Standing::of(Some(&self.store.upper_meta(id)?)))
     }
 
     /// What stands for structure in upper, as a descriptor that only serves to look at it: it lands with its attributes.
@@ -429,18 +442,18 @@ impl Overlay {
 }
 
 impl State {
-    /// Holds a change without new content, under the id made of its path, its kind and its base. Its counts of the old
-    /// content come from what was held before.
+    /// Holds a change without new content, under the id made of its path, its kind, its base and what it makes of that. Its
+    /// counts of the old content come from what was held before.
     fn waiting(
         &mut self,
         mut row: UpperRow,
-        kind: ChangeKind,
+        (kind, makes): (ChangeKind, Standing),
         mut reasons: Vec<Reason>,
         writer: Option<Writer>,
     ) -> Result<UpperRow> {
         reasons.sort();
         reasons.dedup();
-        let full = ChangeId::full(row.path(), kind, row.base.digest(), None, None);
+        let full = row.full_id_of(kind, (Some(makes), None), None);
         let id = self.unused_id(full, row.id)?;
         let now = store::now_millis();
         let before = row.held.take();
@@ -454,6 +467,7 @@ impl State {
             old_lines: count(|held| held.old_lines),
             hunks: count(|held| held.hunks),
             new: None,
+            makes: Some(makes),
             looks: None,
             created: now,
             renewed: now,

@@ -19,8 +19,8 @@ use crate::overlay::review::{Reviewed, failed};
 use crate::overlay::{Overlay, Result, Seen, State};
 use crate::policy::rules::Action;
 use crate::protocol::{EventName, ExternalKind};
-use crate::store::{AnchorState, Base, Below, EventDraft, Known};
-use crate::sys::file::{FileKind, Meta};
+use crate::store::{AnchorState, Base, Below, EventDraft, Kept, Known};
+use crate::sys::file::{FileKind, Meta, Standing};
 use crate::sys::tree::StatInTurn;
 
 /// How long a path must be left alone before it is looked at: one save, one event.
@@ -42,15 +42,17 @@ pub(super) enum Expected {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Outside {
     kind: ExternalKind,
+    standing: Standing,
     digest: Option<Digest>,
     size: Option<u64>,
 }
 
 /// What the last event of a path told.
-struct Told {
-    digest: Option<Digest>,
-    /// What was known of the path then. `None`: an earlier daemon told it, and nothing of ours has landed there since.
-    expected: Option<Expected>,
+enum Told {
+    /// Told by an earlier daemon, of this content; nothing of ours has landed there since.
+    Before(Option<Digest>),
+    /// Told by this one, and what was known of the path then.
+    Now(Outside, Expected),
 }
 
 /// Paths that others may have changed.
@@ -167,8 +169,8 @@ impl Overlay {
             return Ok(None);
         }
         let mut present = self.present_side(path)?;
-        let digest = present.digest().doing(|| format!("hash {path}"))?;
-        let outside = expected.differs(&present, digest);
+        let content = present.kept().doing(|| format!("hash {path}"))?;
+        let outside = expected.differs(&present, content);
         if let (None, Some(meta)) = (&outside, meta) {
             self.state.lock().found_same(path, expected, &meta.stamp());
         }
@@ -203,7 +205,7 @@ impl Overlay {
         // A new session has nothing to remember.
         if !held.is_empty() || !touched.is_empty() {
             let told = self.store.told_external()?;
-            let told = told.into_iter().map(|(path, digest)| (path, Told { digest, expected: None }));
+            let told = told.into_iter().map(|(path, digest)| (path, Told::Before(digest)));
             self.state.lock().heralded.0.extend(told);
         }
         if !touched.is_empty() {
@@ -215,12 +217,12 @@ impl Overlay {
     }
 
     /// Makes known again what an earlier daemon has put at a path in this session.
-    fn remember(&self, (path, digest): (&RelPath, Digest)) -> Result<()> {
+    fn remember(&self, (path, content): (&RelPath, Kept)) -> Result<()> {
         let mut present = self.present_side(path)?;
-        let now = present.digest().doing(|| format!("hash {path}"))?;
+        let now = present.kept().doing(|| format!("hash {path}"))?;
         let found = present.meta.map(|meta| meta.stamp());
         let stamp = match found {
-            Some(stamp) if now == Some(digest) => stamp,
+            Some(stamp) if now == Some(content) => stamp,
             // Of what it was like, only the content is known any more.
             Some(stamp) => Stamp { mtime: Timestamp::default(), ..stamp },
             None => Stamp::default(),
@@ -230,7 +232,7 @@ impl Overlay {
         let went_by_itself = found.is_none() && !state.is_to_be_there(path);
         if is_there_still && !went_by_itself {
             // Unless something of ours has come there since this daemon began.
-            state.seen.entry(path.clone()).or_insert(Seen { stamp, digest: Some(digest) });
+            state.seen.entry(path.clone()).or_insert(Seen { stamp, content: Some(content) });
         }
         Ok(())
     }
@@ -285,7 +287,7 @@ impl Overlay {
                 return Ok(None);
             }
             let event = self.external_event(&state, path, &outside);
-            state.heralded.0.insert(path.clone(), Told { digest: outside.digest, expected: Some(expected) });
+            state.heralded.0.insert(path.clone(), Told::Now(outside, expected));
             return Ok(Some(event));
         }
     }
@@ -301,17 +303,17 @@ impl Overlay {
     }
 
     /// Returns the event that tells what someone else had put at `path` by the time we make something of it there, unless
-    /// it was told already: `base` is what our change was based on, `present` what it found, `digest` the content of
+    /// it was told already: `base` is what our change was based on, `present` what it found, `content` the content of
     /// that.
     pub(in crate::overlay) fn unheralded(
         &self,
         state: &State,
         path: &RelPath,
         base: &Base,
-        (present, digest): (&Side, Option<Digest>),
+        (present, content): (&Side, Option<Kept>),
     ) -> Option<EventDraft> {
         let expected = state.expected(path).unwrap_or_else(|| Expected::of_base(base));
-        let outside = expected.differs(present, digest)?;
+        let outside = expected.differs(present, content)?;
         (!state.heralded.has(path, &expected, &outside)).then(|| self.external_event(state, path, &outside))
     }
 }
@@ -357,14 +359,18 @@ impl Seen {
     fn is_like(&self, now: &Stamp) -> bool {
         same_content_stamp(&self.stamp, now)
     }
+
+    /// Whether it may be the inode: the number of one that goes is soon another's.
+    fn is_inode(&self, now: &Meta) -> bool {
+        let is_of_kind = self.content.is_none_or(|kept| kept.standing() == Standing::of(Some(now)));
+        is_of_kind && now.inode == self.stamp.inode
+    }
 }
 
 impl Expected {
     fn of_base(base: &Base) -> Self {
         match base.below {
-            Below::Entry { stamp, .. } => {
-                Self::Content(Seen { stamp, digest: base.content_below().map(|content| content.digest) })
-            }
+            Below::Entry { stamp, .. } => Self::Content(Seen { stamp, content: base.content_below() }),
             Below::Nothing => Self::Nothing,
         }
     }
@@ -373,21 +379,22 @@ impl Expected {
     fn is_told_by(&self, meta: &Meta) -> bool {
         match self {
             Self::Nothing => false,
-            Self::Content(seen) => seen.stamp == meta.stamp() || seen.digest.is_none() && seen.is_like(&meta.stamp()),
+            Self::Content(seen) => seen.stamp == meta.stamp() || seen.content.is_none() && seen.is_like(&meta.stamp()),
             Self::Directory => meta.is_dir(),
         }
     }
 
-    fn differs(&self, present: &Side, digest: Option<Digest>) -> Option<Outside> {
+    fn differs(&self, present: &Side, content: Option<Kept>) -> Option<Outside> {
+        let (standing, digest) = (present.standing(), content.map(|kept| kept.digest));
         let size = present.meta.filter(|_| digest.is_some()).map(|meta| meta.size);
-        let outside = |kind| Some(Outside { kind, digest, size });
+        let outside = |kind| Some(Outside { kind, standing, digest, size });
         match (self, present.meta) {
             (Self::Nothing | Self::Directory, None) => None,
             (Self::Content(_), None) => outside(ExternalKind::Deleted),
             (_, Some(meta)) if self.is_told_by(&meta) => None,
             (Self::Nothing | Self::Directory, Some(_)) => outside(ExternalKind::Replaced),
-            (Self::Content(seen), Some(_)) if seen.digest.is_some() && seen.digest == digest => None,
-            (Self::Content(seen), Some(meta)) if meta.inode == seen.stamp.inode => outside(ExternalKind::Modified),
+            (Self::Content(seen), Some(_)) if seen.content.is_some() && seen.content == content => None,
+            (Self::Content(seen), Some(meta)) if seen.is_inode(&meta) => outside(ExternalKind::Modified),
             (Self::Content(_), Some(_)) => outside(ExternalKind::Replaced),
         }
     }
@@ -395,8 +402,11 @@ impl Expected {
 
 impl Heralded {
     fn has(&self, path: &RelPath, expected: &Expected, outside: &Outside) -> bool {
-        self.0.get(path).is_some_and(|told| {
-            told.digest == outside.digest && told.expected.as_ref().is_none_or(|since| since == expected)
+        self.0.get(path).is_some_and(|told| match told {
+            Told::Before(digest) => *digest == outside.digest,
+            Told::Now(told, since) => {
+                (told.standing, told.digest) == (outside.standing, outside.digest) && since == expected
+            }
         })
     }
 }

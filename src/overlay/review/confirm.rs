@@ -157,7 +157,8 @@ impl Overlay {
         let path = change.row.path();
         let fault = |err: std::io::Error| failed(path, &err.into());
         let looks = new.looks(&change.row).map_err(fault)?.digest();
-        if (new.digest().map_err(fault)?, looks) == (change.held.new, change.held.looks) {
+        let digest = new.digest().map_err(fault)?;
+        if change.held.is_of(new.standing(), digest) && looks == change.held.looks {
             return Ok(());
         }
         let message = format!("{} of {path} was written to since it was reviewed", change.held.id);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::confirm::Landable;
 use super::{Taken, reviewed};
-use crate::model::{BackupKind, Digest, RelPath, Stamp};
+use crate::model::{BackupKind, RelPath, Stamp};
 use crate::overlay::error::Context;
 use crate::overlay::judge::land::{Replacement, content_effect, link_effects};
 use crate::overlay::judge::side::Side;
@@ -100,7 +100,7 @@ impl Overlay {
             for (Landable { taken, new, present, done, .. }, content) in landables.iter().zip(contents) {
                 let path = taken.row.path();
                 let meta = state.confirmed(applied, &taken.row, present.meta.as_ref(), content);
-                match present.meta.filter(|_| has_others_edits(taken, content)) {
+                match present.meta.filter(|_| has_others_edits(taken, new)) {
                     Some(before) => self.show_merged(state, &taken.row, before.stamp()),
                     None => state.nothing_missed(&taken.row, meta.as_ref()),
                 }
@@ -242,7 +242,7 @@ impl State {
             let taken = self.uppers.taken_as_written(&before.stamp(), &after.stamp(), content);
             applied.epilogue().save_others(taken);
         }
-        self.restored(path, (before, meta.as_ref()), content.map(|kept| kept.digest));
+        self.restored(path, (before, meta.as_ref()), content);
         self.know(reviewed_as(row, content).collect());
         self.forget_window(path);
         self.uppers.held_no_more(row.id);
@@ -273,13 +273,13 @@ impl State {
         &mut self,
         path: &RelPath,
         (before, meta): (Option<&Meta>, Option<&Meta>),
-        digest: Option<Digest>,
+        content: Option<Kept>,
     ) {
         self.epoch += 1;
         self.forget_window(path);
         match meta.filter(|meta| !meta.is_dir()) {
             Some(meta) => {
-                self.put_there(path, before, Seen { stamp: meta.stamp(), digest });
+                self.put_there(path, before, Seen { stamp: meta.stamp(), content });
             }
             // A directory's stamp changes with each name in it.
             None => {
@@ -296,8 +296,8 @@ impl State {
 }
 
 /// True if what lands is more than what was reviewed, namely merged with others' edits.
-fn has_others_edits(taken: &Taken, landed: Option<Kept>) -> bool {
-    landed.map(|kept| kept.digest) != taken.held.new
+fn has_others_edits(taken: &Taken, landed: &Side) -> bool {
+    !taken.held.is_of(landed.standing(), landed.digest)
 }
 
 /// The anchors by which each name of a change is judged against what was reviewed from now on.

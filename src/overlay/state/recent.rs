@@ -66,7 +66,7 @@ impl State {
     /// The digest of what lower has at `path`, if it is known and the file is as at `then`, but for what a new name or
     /// mode changes.
     pub(in crate::overlay) fn digest_known(&self, path: &RelPath, then: &Stamp) -> Option<Digest> {
-        self.seen.get(path).filter(|seen| same_content_stamp(&seen.stamp, then))?.digest
+        self.seen.get(path).filter(|seen| same_content_stamp(&seen.stamp, then))?.content.map(|kept| kept.digest)
     }
 
     /// The other paths of lower's file at `path`, if it still is the file that it was before an operation of ours.

@@ -19,7 +19,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use self::reference::{Answer, Model, RenameKind, Rules, WindowLength};
 use self::tree::{Node, Path, Thing};
 use super::*;
-use crate::model::{Looks, Reason, RelPath, Timestamp};
+use crate::model::{IdSide, Looks, Reason, RelPath, Timestamp};
 use crate::policy::tier::Thresholds;
 use crate::store::{Below, TEMP_PREFIX, What, Writer};
 use crate::sys::file::FileKind;
@@ -645,12 +645,18 @@ impl Pair {
             (path, held.id.to_string(), held.reasons)
         };
         let held: Vec<Row> = self.bench.held().into_iter().map(row).collect();
-        let content = |thing: &Option<Thing>| thing.clone().filter(|thing| *thing != Thing::Dir);
-        let digest = |thing: &Option<Thing>| content(thing).map(|thing| Digest::of(thing.bytes()));
+        let named = |thing: &Option<Thing>| match thing {
+            Some(Thing::Symlink(target)) => IdSide { content: Some(Digest::of(target)), thing: Some("symlink") },
+            Some(Thing::File(bytes)) => IdSide { content: Some(Digest::of(bytes)), thing: None },
+            Some(Thing::Dir) => IdSide { content: None, thing: Some("directory") },
+            None => IdSide::default(),
+        };
         let wanted = self.model.held().map(|(at, held)| {
             let looks = Looks { mode: held.mode, ..Looks::default() };
             let base = held.base.clone().or_else(|| held.found.as_ref().map(|leaf| leaf.thing.clone()));
-            let full = ChangeId::full(&path(at), held.kind, digest(&base), digest(&held.new), looks.digest());
+            // What takes the place of a directory is based on no content.
+            let base = base.filter(|thing| *thing != Thing::Dir);
+            let full = ChangeId::full(&path(at), held.kind, named(&base), named(&held.new), looks.digest());
             (at.clone(), full.to_string()[..8].to_owned(), held.reasons.clone())
         });
         let mut wanted: Vec<Row> = wanted.collect();

@@ -411,3 +411,86 @@ fn what_a_refused_write_has_kept_from_being_judged_is_judged_at_its_close() {
     assert_eq!((bench.lower("f"), bench.held().len()), (bench.read("f"), 0));
     assert!(bench.lower("f").unwrap().starts_with('J'));
 }
+
+/// Lower has a symlink at `a`, whose target is what the file there says.
+fn replaced_by_symlink(bench: &Bench, target: &str) {
+    std::fs::remove_file(bench.lower_path("a")).unwrap();
+    std::os::unix::fs::symlink(target, bench.lower_path("a")).unwrap();
+}
+
+fn told_external(bench: &Bench) -> usize {
+    bench.view().tell_all_external().unwrap();
+    let told = bench.view().store().told_external().unwrap();
+    told.len()
+}
+
+#[test]
+fn a_rollback_goes_over_no_symlink_that_somebody_has_put_in_the_place_of_a_file() {
+    for remounts in [false, true] {
+        let mut bench = Bench::new();
+        bench.put("a", "one");
+        bench.save("a", "two");
+        let backups = bench.view().store().backups().unwrap();
+        replaced_by_symlink(&bench, "two");
+        if remounts {
+            bench.remount();
+        }
+        let refusal = bench.view().rollback(&backups[..1], &RollbackHow::default()).unwrap_err();
+        assert_eq!(refusal.code, ErrorCode::Conflict, "{remounts}");
+        assert!(bench.lower_path("a").is_symlink());
+        assert_eq!(told_external(&bench), 1);
+    }
+}
+
+/// What the log tells of a symlink that landed is known in the next life and in the next session.
+#[test]
+fn a_rollback_goes_over_a_symlink_of_the_view() {
+    for ends in [false, true] {
+        let mut bench = Bench::new();
+        let at = bench.lower_path("a");
+        std::os::unix::fs::symlink("one", &at).unwrap();
+        bench.unlink("a");
+        bench.view().symlink(ROOT, OsStr::new("a"), OsStr::new("two"), &ME).unwrap();
+        assert_eq!(std::fs::read_link(&at).unwrap(), std::path::Path::new("two"));
+        let backups = bench.view().store().backups().unwrap();
+        if ends {
+            bench.overlay.take().unwrap().session_ended().unwrap();
+        }
+        bench.remount();
+        assert_eq!(told_external(&bench), 0);
+        let of_one = backups.iter().find(|backup| backup.digest == Digest::of(b"one")).unwrap();
+        bench.view().rollback(std::slice::from_ref(of_one), &RollbackHow::default()).unwrap();
+        assert_eq!(std::fs::read_link(&at).unwrap(), std::path::Path::new("one"));
+    }
+}
+
+#[test]
+fn a_symlink_in_the_place_of_a_held_files_base_is_told() {
+    let bench = Bench::new();
+    bench.put("a", "one");
+    bench.save("a", &lines(300));
+    let id = bench.only_id();
+    let path = RelPath::parse(b"a").unwrap();
+    assert_eq!((bench.view().externally(&path).unwrap(), told_external(&bench)), (None, 0));
+    replaced_by_symlink(&bench, "one");
+    assert_eq!(bench.view().externally(&path).unwrap(), Some(crate::protocol::ExternalKind::Replaced));
+    assert_eq!(told_external(&bench), 1);
+    assert_eq!(bench.confirm(&[id]), Err(ErrorCode::Conflict));
+}
+
+/// Another content is another change, and so is another kind of thing.
+#[test]
+fn a_file_and_then_a_symlink_with_the_same_bytes_are_told_as_two() {
+    let bench = Bench::new();
+    bench.put("a", "one");
+    bench.save("a", "two");
+    let told = || {
+        bench.view().tell_all_external().unwrap();
+        let events = bench.view().store().history().unwrap();
+        events.iter().filter(|(event, _)| event.event == crate::protocol::EventName::ExternalModified).count()
+    };
+    bench.put("a", "three");
+    assert_eq!([told(), told()], [1, 1]);
+    replaced_by_symlink(&bench, "three");
+    assert_eq!([told(), told()], [2, 2]);
+}

@@ -799,3 +799,60 @@ fn a_file_or_symlink_in_the_place_of_a_removed_directory_counts_as_no_directory(
     assert_eq!(bench.meta("d").links, 3);
     bench.check();
 }
+
+#[test]
+fn each_kind_of_structure_and_each_device_has_an_id_of_its_own() {
+    let mut bench = Bench::new();
+    bench.grants.dev = true;
+    bench.remount();
+    bench.put("big", &lines(100));
+    bench.unlink("big");
+    bench.mkdir(".claude");
+    let (null, zero) = (rustix::fs::makedev(1, 3), rustix::fs::makedev(1, 5));
+    let nodes = [
+        (libc::S_IFDIR, 0),
+        (libc::S_IFIFO, 0),
+        (libc::S_IFSOCK, 0),
+        (libc::S_IFCHR, null),
+        (libc::S_IFCHR, zero),
+        (libc::S_IFBLK, null),
+    ];
+    let mut ids = Vec::new();
+    for path in [".claude/sub", "big"] {
+        for (kind, device) in nodes {
+            match kind {
+                libc::S_IFDIR => bench.mkdir(path),
+                _ => {
+                    let (parent, name) = bench.parent(path);
+                    bench.view().mknod(parent, name, kind | 0o600, device, &ME).map(|_| ()).unwrap();
+                }
+            }
+            let before = bench.id_of(path);
+            // As it is called by another name and back.
+            bench.rename(path, ".claude/other");
+            bench.rename(".claude/other", path);
+            assert_eq!(bench.id_of(path), before);
+            bench.check();
+            ids.push(before);
+            if kind == libc::S_IFDIR { bench.rmdir(path).unwrap() } else { bench.unlink(path) }
+        }
+    }
+    ids.push(bench.id_of("big"));
+    let distinct: HashSet<&ChangeId> = ids.iter().collect();
+    assert_eq!(distinct.len(), ids.len(), "{ids:?}");
+    bench.view().mknod(bench.node(".claude").unwrap(), OsStr::new("sub"), libc::S_IFIFO | 0o600, 0, &ME).unwrap();
+    assert_eq!(bench.confirm(&ids[..1]), Err(ErrorCode::UnknownId), "what was looked at was a directory");
+    assert!(!bench.lower_path(".claude/sub").exists());
+}
+
+#[test]
+fn a_directory_that_is_to_go_has_another_id_than_the_same_that_is_to_come() {
+    let bench = Bench::new();
+    bench.mkdir(".claude");
+    bench.mkdir(".claude/sub");
+    let made = bench.id_of(".claude/sub");
+    bench.confirm(std::slice::from_ref(&made)).unwrap();
+    bench.rmdir(".claude/sub").unwrap();
+    assert_ne!(bench.id_of(".claude/sub"), made);
+    bench.check();
+}

@@ -242,7 +242,7 @@ impl Overlay {
     /// If it comes back with what was written and not judged when it went, it is held under the id of what it now is.
     fn held_as_kept(&self, row: UpperRow, version: &Version, file: &File) -> Result<UpperRow> {
         let (Some(held), Some(kept)) = (&row.held, version.content) else { return Ok(row) };
-        if held.new == Some(kept.digest) {
+        if held.is_of(kept.standing(), Some(kept.digest)) {
             return Ok(row);
         }
         let held = held.clone();

@@ -449,7 +449,7 @@ impl Overlay {
 
     fn note_file(&self, state: &mut State, file: &Restoring<'_>, applied: &Applied<'_>, tree: Option<u32>) {
         let meta = applied.meta_of(file.path);
-        state.restored(file.path, (file.present.meta.as_ref(), meta.as_ref()), file.new.digest);
+        state.restored(file.path, (file.present.meta.as_ref(), meta.as_ref()), file.new.known());
         state.saw(file.path, meta.map(|meta| meta.stamp()), tree);
         match (meta, file.present.meta) {
             (None, Some(was)) if state.is_taken_from_lower(file.path) => {

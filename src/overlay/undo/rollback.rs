@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustix::process::{getegid, geteuid};
 
-use crate::model::{BackupKind, Digest, RelPath};
+use crate::model::{BackupKind, RelPath};
 use crate::overlay::error::Context;
 use crate::overlay::files::handles::{Backing, OpenFile};
 use crate::overlay::judge::land::{Replacement, content_effect};
@@ -84,7 +84,7 @@ impl Overlay {
         &self,
         backup: &'a Backup,
         how: &'a RollbackHow,
-        landed: &HashMap<RelPath, Digest>,
+        landed: &HashMap<RelPath, Kept>,
     ) -> Reviewed<Rolling<'a>> {
         let path = how.path_of(backup);
         check_not_ours(path)?;
@@ -113,24 +113,24 @@ impl Overlay {
         &self,
         path: &RelPath,
         present: &mut Side,
-        landed: &HashMap<RelPath, Digest>,
-    ) -> Reviewed<Option<Digest>> {
-        let known = self.seen_digest(path).or_else(|| landed.get(path).copied());
-        let now = present.digest().map_err(|err| failed(path, &err.into()))?;
+        landed: &HashMap<RelPath, Kept>,
+    ) -> Reviewed<Option<Kept>> {
+        let known = self.seen_content(path).or_else(|| landed.get(path).copied());
+        let now = present.kept().map_err(|err| failed(path, &err.into()))?;
         Ok(known.filter(|known| now.is_some_and(|now| now != *known)))
     }
 
     /// Merges the backup's content with the edits made to `known` since. Refused for a backup of another file, with which
     /// nothing can be merged, and where the backup is `known` itself: then a rollback would only drop those edits.
-    fn merge_edited(&self, backup: &Backup, path: &RelPath, known: Digest, present: &Side) -> Reviewed<Side> {
+    fn merge_edited(&self, backup: &Backup, path: &RelPath, known: Kept, present: &Side) -> Reviewed<Side> {
         let refuse = |clashes| edited_since(path, clashes);
-        if backup.symlink || backup.path != *path || backup.digest == known {
+        if backup.symlink || backup.path != *path || backup.kept() == known {
             return Err(refuse(None));
         }
         let old = self.store.content_file(backup.digest).map_err(|err| failed(path, &err.into()))?;
         let Some(old) = old else { return Err(refuse(None)) };
         let old = Side::of_file(old).map_err(|err| failed(path, &err.into()))?;
-        self.merge_texts(path, Some(Kept { digest: known, symlink: false }), present, &old, refuse)
+        self.merge_texts(path, Some(known), present, &old, refuse)
     }
 
     fn land_rolled_back(&self, rolling: &mut [Rolling<'_>], how: &RollbackHow) -> Result<Landed> {
@@ -165,7 +165,7 @@ impl Overlay {
             state.know(anchors);
             for (one, restored) in rolling.iter().zip(contents) {
                 let meta = applied.meta_of(one.path);
-                state.restored(one.path, (one.present.meta.as_ref(), meta.as_ref()), Some(restored.digest));
+                state.restored(one.path, (one.present.meta.as_ref(), meta.as_ref()), Some(restored));
                 state.saw(one.path, meta.map(|meta| meta.stamp()), tree);
                 self.read_on(&mut state, one.path);
             }
@@ -234,14 +234,14 @@ impl Overlay {
         })
     }
 
-    /// The hash of what fettlefs last put at a path, as far as this session knows.
-    fn seen_digest(&self, path: &RelPath) -> Option<Digest> {
-        self.state.lock().seen.get(path).and_then(|seen| seen.digest)
+    /// What fettlefs last put at a path, as far as this session knows.
+    fn seen_content(&self, path: &RelPath) -> Option<Kept> {
+        self.state.lock().seen.get(path).and_then(|seen| seen.content)
     }
 
     /// The same from the log, for those paths of which this session does not know it.
-    fn landed_unseen<'a>(&self, paths: impl Iterator<Item = &'a RelPath>) -> Reviewed<HashMap<RelPath, Digest>> {
-        let unseen = paths.filter(|path| self.seen_digest(path).is_none()).cloned().collect();
+    fn landed_unseen<'a>(&self, paths: impl Iterator<Item = &'a RelPath>) -> Reviewed<HashMap<RelPath, Kept>> {
+        let unseen = paths.filter(|path| self.seen_content(path).is_none()).cloned().collect();
         self.store.last_landed(&unseen).map_err(|err| self.not_landed(err.into(), "nothing was restored"))
     }
 
@@ -285,9 +285,8 @@ impl Rolling<'_> {
 
     /// The content that the path has after the rollback.
     fn restored(&mut self) -> Result<Kept> {
-        let backup = Kept { digest: self.backup.digest, symlink: self.backup.symlink };
         let merged = self.merged.as_mut().map(Side::kept).transpose();
-        Ok(merged.doing(|| format!("hash {}", self.path))?.flatten().unwrap_or(backup))
+        Ok(merged.doing(|| format!("hash {}", self.path))?.flatten().unwrap_or_else(|| self.backup.kept()))
     }
 
     fn outcome(&self) -> Outcome {

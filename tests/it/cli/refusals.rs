@@ -98,6 +98,37 @@ fn what_a_held_file_had_is_a_backup_when_it_is_removed_or_replaced() {
     view.unmount();
 }
 
+/// An id names a kind of thing, too: who has looked at a file has not looked at a symlink to what it says.
+#[test]
+fn what_was_looked_at_as_one_thing_never_lands_as_another() {
+    let scratch = mounted_scratch!();
+    scratch.write("src/a", "a\n");
+    let view = small(&scratch).start();
+    let changes = [
+        ("CLAUDE.md", "printf /etc/passwd > CLAUDE.md", "rm CLAUDE.md; ln -s /etc/passwd CLAUDE.md"),
+        (
+            "AGENTS.md",
+            "ln -s /etc/passwd AGENTS.md",
+            "ln -s /etc/passwd t; mv t AGENTS.md; printf /etc/passwd > u; mv u AGENTS.md",
+        ),
+        ("src", "rm -r src; printf ../.. > src", "rm src; ln -s ../.. src"),
+        (".claude/sub", "mkdir -p .claude/sub", "rmdir .claude/sub; mkfifo .claude/sub"),
+    ];
+    for (path, make, make_otherwise) in changes {
+        view.sh(make).ok();
+        let looked_at = id_of(&view, path);
+        view.cli(&["diff", &looked_at]).ok();
+        let below = || std::fs::symlink_metadata(scratch.lower().join(path)).ok().map(|meta| meta.file_type());
+        let before = below();
+        view.sh(make_otherwise).ok();
+        assert_ne!(id_of(&view, path), looked_at, "{path}");
+        view.cli(&["confirm", &looked_at]).exits(5);
+        assert_eq!(below(), before, "{path}");
+    }
+    assert!(view.cli(&["show", ".claude/sub"]).ok().stdout.contains("new fifo"));
+    view.unmount();
+}
+
 #[test]
 fn what_is_done_is_done_once_and_told_from_what_never_was() {
     let scratch = mounted_scratch!();

@@ -616,7 +616,8 @@ impl Model {
         reasons.sort();
         reasons.dedup();
         let (base, found) = before.map_or((None, None), |held| (held.base, held.found));
-        let held = Held { kind: ChangeKind::Structure, base, found, new: None, mode: None, reasons };
+        let new = Some(Thing::Dir);
+        let held = Held { kind: ChangeKind::Structure, base, found, new, mode: None, reasons };
         let leaf = Leaf { thing: Thing::Dir, mode: 0, inode: made, stamp: made };
         self.upper.insert(path.to_owned(), Upper { held: Some(held), ..Upper::of(Some(leaf), below, made) });
     }
