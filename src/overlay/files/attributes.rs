@@ -10,7 +10,7 @@ use crate::overlay::state::lookup::Origin;
 use crate::overlay::state::nodes::{Asked, NodeId, Nodes};
 use crate::overlay::state::uppers::Upper;
 use crate::overlay::{Error, Overlay, ROOT, Result};
-use crate::store::{Below, UpperId};
+use crate::store::UpperId;
 use crate::sys::file::{FileKind, Meta};
 
 #[derive(Clone, Copy, Debug)]
@@ -121,12 +121,17 @@ impl Overlay {
     /// Returns what the view shows of an upper entry. One that has landed and is still open for writing shows what lower
     /// has.
     pub(in crate::overlay) fn upper_meta(&self, path: &RelPath, id: UpperId) -> Result<Meta> {
-        let (landed, first, names, links) = {
+        let (landed, first, names, base) = {
             let state = self.state.lock();
             let upper = state.uppers.get(id).ok_or(Error::Errno(libc::ENOENT))?;
-            (upper.is_landed(), upper.row.path().clone(), upper.row.names.len(), upper.links_below())
+            (upper.is_landed(), upper.row.path().clone(), upper.row.names.len(), upper.row.base)
         };
-        if landed && let Some(meta) = self.lower.stat(path).doing(|| format!("stat {path}"))? {
+        // Another file may have taken a name of one that has several.
+        let is_its = |meta: &Meta| !base.is_shared() || self.is_of_file(&base, Some(meta));
+        let below = |path: &RelPath| -> Result<Option<Meta>> {
+            Ok(self.lower.stat(path).doing(|| format!("stat {path}"))?.filter(is_its))
+        };
+        if landed && let Some(meta) = below(path)? {
             return Ok(meta);
         }
         let dirs_made = {
@@ -137,12 +142,9 @@ impl Overlay {
             return Ok(Meta { links: made.saturating_add(2), ..self.store.upper_meta(id)? });
         }
         // Names of the inode below may have come and gone since it was first written.
-        let links = match links {
-            0 | 1 => links,
-            _ => {
-                let below = self.lower.stat(&first).doing(|| format!("stat {first}"))?;
-                below.map_or(1, |meta| self.as_linked(meta).links)
-            }
+        let links = match base.is_shared() {
+            true => below(&first)?.map_or(1, |meta| self.as_linked(meta).links),
+            false => 1,
         };
         let meta = self.store.upper_meta(id)?;
         // The first name is the one below, or takes its place; the others are made when the entry lands.
@@ -174,15 +176,5 @@ impl Nodes {
     /// The inode number that programs see.
     pub fn shown_inode(&self, node: NodeId) -> u64 {
         if node == ROOT { self.root_inode } else { node.0 }
-    }
-}
-
-impl Upper {
-    /// Returns how many names the lower inode has that this entry stands for.
-    fn links_below(&self) -> u32 {
-        match self.row.base.below {
-            Below::Nothing => 1,
-            Below::Entry { links, .. } => links,
-        }
     }
 }

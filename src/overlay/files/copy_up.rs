@@ -340,7 +340,7 @@ impl Overlay {
                 // The file has several names, and one may be moved aside or replaced meanwhile: the writer goes on with
                 // the others.
                 return;
-            } else if !self.goes_on_with_lower(&mut state.nodes, &open, &path) {
+            } else if !self.goes_on_with_lower(&mut state.nodes, &open, (&path, &base)) {
                 return;
             }
             if let Below::Entry { stamp, .. } = base.below {
@@ -355,8 +355,10 @@ impl Overlay {
 
     /// Returns false if lower's file cannot be opened now, or was removed below while a writer has it open: as an orphan,
     /// what is written next would never be judged. What is open then stays as it is until the entry is let go again.
-    fn goes_on_with_lower(&self, nodes: &mut Nodes, open: &OpenFile, path: &RelPath) -> bool {
-        match self.lower.open_to_read(path) {
+    fn goes_on_with_lower(&self, nodes: &mut Nodes, open: &OpenFile, (path, base): (&RelPath, &Base)) -> bool {
+        let names = nodes.paths(open.node).unwrap_or_default();
+        let its_own = base.is_shared().then(|| self.open_of_file(base, std::iter::once(path).chain(&names))).flatten();
+        match its_own.map_or_else(|| self.lower.open_to_read(path), Ok) {
             Ok(lower) => open.goes_on_with(nodes, Arc::new(lower)),
             // Readers keep the content that they have open.
             Err(err) if is_absent(&err) && open.writers() == 0 => {

@@ -1,6 +1,9 @@
 //! How a change goes on without one of the names of its file. What takes that name is recorded in the same transaction,
 //! so that a death leaves the name to either the one or the other.
 
+use std::fs::File;
+use std::os::fd::AsFd;
+
 use super::relocate::{Leaves, NameMove};
 use super::rename::End;
 use super::renamed::Renamed;
@@ -173,8 +176,18 @@ impl Overlay {
         }
     }
 
+    /// Opens the very file of lower that a change was written to, by one of these names that still leads to it.
+    pub(in crate::overlay) fn open_of_file<'a>(
+        &self,
+        base: &Base,
+        names: impl IntoIterator<Item = &'a RelPath>,
+    ) -> Option<File> {
+        let mut files = names.into_iter().filter_map(|name| self.lower.open_to_read(name).ok());
+        files.find(|file| self.is_of_file(base, Meta::of(file.as_fd()).ok().as_ref()))
+    }
+
     /// True if `present` is the very file that a change was written to, whatever is in it by now.
-    fn is_of_file(&self, base: &Base, present: Option<&Meta>) -> bool {
+    pub(in crate::overlay) fn is_of_file(&self, base: &Base, present: Option<&Meta>) -> bool {
         match (base.below, present) {
             (Below::Entry { stamp, .. }, Some(present)) => self.births.may_be_one(stamp.key(), present.key()),
             (_, _) => false,

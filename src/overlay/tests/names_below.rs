@@ -57,3 +57,56 @@ fn a_change_that_waits_is_written_to_no_other_file_than_the_one_it_takes_the_pla
         assert_eq!(bench.lower("d"), None);
     }
 }
+
+/// Takes a name of a file below: somebody removes it, or has another file take its place.
+fn take_below(bench: &Bench, name: &str, is_replaced: bool) {
+    match is_replaced {
+        true => link_below(bench, "a", name),
+        false => std::fs::remove_file(bench.lower_path(name)).unwrap(),
+    }
+}
+
+/// What begins with that byte, and goes on as the pair `c` and `d` began.
+fn begins_with(first: &str) -> String {
+    format!("{first}{}", &lines(100)[1..])
+}
+
+/// A change has landed by that name, and who wrote it has closed.
+#[test]
+fn who_reads_a_file_goes_on_with_it_and_what_is_written_by_its_other_name_is_in_it() {
+    for is_replaced in [false, true] {
+        let bench = two_pairs();
+        bench.node("c").unwrap();
+        let (reader, writer) = (bench.open("d", libc::O_RDONLY).unwrap(), bench.open("c", libc::O_RDWR).unwrap());
+        bench.view().write(writer, 0, b"X").unwrap();
+        bench.view().flush(writer, &ME).unwrap();
+        assert_eq!(bench.lower("d"), Some(begins_with("X")));
+        take_below(&bench, "c", is_replaced);
+        bench.view().release(writer).unwrap();
+        assert_eq!(bench.view().read(reader, 0, 1).unwrap(), b"X", "{is_replaced}");
+        let writer = bench.open("d", libc::O_RDWR).unwrap();
+        bench.view().write(writer, 0, b"Y").unwrap();
+        bench.close(writer);
+        bench.view().release(reader).unwrap();
+        assert_eq!(bench.read("d"), Some(begins_with("Y")), "{is_replaced}");
+        assert_eq!(bench.read("c"), is_replaced.then(|| "somebody's\n".to_owned()));
+        assert_eq!(bench.lower("a").unwrap(), "somebody's\n");
+    }
+}
+
+/// Its writer still has it open, so that the view has both names from upper.
+#[test]
+fn the_looks_of_a_file_that_has_landed_are_not_those_of_another_that_took_its_name() {
+    let bench = two_pairs();
+    let nodes = ["c", "d"].map(|name| bench.node(name).unwrap());
+    let writer = bench.open("c", libc::O_RDWR).unwrap();
+    bench.view().write(writer, 0, b"X").unwrap();
+    bench.view().flush(writer, &ME).unwrap();
+    take_below(&bench, "c", true);
+    let theirs = bench.view().lower().stat(&RelPath::parse(b"c").unwrap()).unwrap().unwrap();
+    for node in nodes {
+        let shown = bench.view().attributes(node).unwrap().meta;
+        assert_eq!((shown.size, shown.links == theirs.links), (begins_with("X").len() as u64, false));
+    }
+    bench.close(writer);
+}
