@@ -55,13 +55,26 @@ impl Overlay {
                 // It was switched to lower, or to an entry of its own, between the two looks.
                 Backing::Upper(id, _) if open.upper() != Some(id) => {}
                 Backing::Upper(..) => return Err(Error::Errno(libc::ESTALE)),
-                Backing::Lower(lower) => self.copy_up(open, &lower, keep, opened)?,
+                Backing::Lower(lower) => {
+                    self.find_any_name_below(open.node, &lower);
+                    self.copy_up(open, &lower, keep, opened)?;
+                }
             }
         }
     }
 
-    /// Someone has renamed the open file below, and no lookup has found its new name yet: the kernel tells it. Without a
+    /// Someone has taken the name of a file that is about to be written, and no lookup has found another yet. Without a
     /// name, what is written would be in no file.
+    fn find_any_name_below(&self, node: NodeId, lower: &File) {
+        self.find_name_below(node, lower);
+        if self.state.lock().nodes.path(node).is_err()
+            && let Err(err) = self.learn_any_name(lower)
+        {
+            log::warn!("look for a name of a file that is written to: {err}");
+        }
+    }
+
+    /// The same for a file that someone has renamed: the kernel tells its new name.
     fn find_name_below(&self, node: NodeId, lower: &File) {
         if self.state.lock().nodes.path(node).is_ok() {
             return;
@@ -87,6 +100,7 @@ impl Overlay {
             return Ok(());
         }
         let _one_at_a_time = open.copying.lock();
+        self.find_name_below(node, &lower);
         self.copy_up(&open, &lower, Keep::ContentAndSetId, None)?;
         self.note_room(&open, &open.file())
     }
@@ -104,7 +118,6 @@ impl Overlay {
 
     /// Switches what is open from lower to a copy of it, unless something else is open by now. Under `copying`.
     fn copy_up(&self, open: &Arc<OpenFile>, lower: &Arc<File>, keep: Keep, opened: Option<Stamp>) -> Result<()> {
-        self.find_name_below(open.node, lower);
         let (upper, meta) = self.copy_to_enter(lower, keep)?;
         let moved_on = opened.is_some_and(|opened| self.has_moved_on(open.node, &opened, &meta, lower));
         self.enter_copied(open, upper, (lower, &meta), keep, moved_on)

@@ -210,14 +210,23 @@ impl Overlay {
             }
         }
         match self.lower.stat(path).doing(|| format!("stat {path}"))? {
-            Some(meta) if is_it(&meta) && self.as_linked(meta).links > 1 => self.find_other_name(path, &meta),
+            Some(meta) if is_it(&meta) && self.as_linked(meta).links > 1 => self.find_name_but(Some(path), &meta),
             Some(_) | None => Ok(None),
         }
     }
 
-    fn find_other_name(&self, path: &RelPath, meta: &Meta) -> Result<Option<RelPath>> {
+    /// Makes a judged name of a file that is open below known to the nodes, if the view has one.
+    pub(in crate::overlay) fn learn_any_name(&self, lower: &File) -> Result<()> {
+        let meta = Meta::of(lower.as_fd()).doing(|| "stat a file without a name".to_owned())?;
+        match self.as_linked(meta).links {
+            0 => Ok(()),
+            _ => self.find_name_but(None, &meta).map(drop),
+        }
+    }
+
+    fn find_name_but(&self, path: Option<&RelPath>, meta: &Meta) -> Result<Option<RelPath>> {
         // A name that is held as deleted or replaced is no name of the file in the view.
-        let is_shown = |name: &RelPath| name != path && self.state.lock().is_taken_from_lower(name);
+        let is_shown = |name: &RelPath| Some(name) != path && self.state.lock().is_taken_from_lower(name);
         let found = self.judged_name_below(meta, is_shown)?;
         // Handles that have the file open by the name that goes then have it open by this one.
         found.iter().try_for_each(|name| self.learn_name(name))?;
@@ -232,7 +241,7 @@ impl Overlay {
             open.is_some_and(|node| state.nodes.names(node).len() == 1)
         };
         match is_only_known && meta.is_file() && meta.links > 1 {
-            true => self.find_other_name(path, meta).map(drop),
+            true => self.find_name_but(Some(path), meta).map(drop),
             false => Ok(()),
         }
     }

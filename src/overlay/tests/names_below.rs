@@ -110,3 +110,18 @@ fn the_looks_of_a_file_that_has_landed_are_not_those_of_another_that_took_its_na
     }
     bench.close(writer);
 }
+
+#[test]
+fn what_is_written_to_a_file_whose_only_known_name_is_taken_is_in_it_by_another() {
+    for is_replaced in [false, true] {
+        let bench = two_pairs();
+        let writer = bench.open("c", libc::O_RDWR).unwrap();
+        take_below(&bench, "c", is_replaced);
+        let there = bench.read("c");
+        assert_eq!(there, is_replaced.then(|| "somebody's\n".to_owned()));
+        bench.view().write(writer, 0, b"Y").unwrap();
+        bench.close(writer);
+        assert_eq!((bench.read("d"), bench.read("c")), (Some(begins_with("Y")), there), "{is_replaced}");
+        assert_eq!(bench.lower("a").unwrap(), "somebody's\n");
+    }
+}
