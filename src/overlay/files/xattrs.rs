@@ -10,6 +10,7 @@ use super::inode::Inode;
 use super::set_attributes::SetTime;
 use crate::overlay::error::Context;
 use crate::overlay::judge::looks::looks_of_effects;
+use crate::overlay::state::lookup::Origin;
 use crate::overlay::state::nodes::NodeId;
 use crate::overlay::{Caller, Error, Overlay, Result};
 use crate::policy::rules::Action;
@@ -139,10 +140,12 @@ impl Overlay {
     /// `user.fettle.state`, `.id`, `.reason` and `.externally_modified` of every file of the view (SPEC §14).
     fn own_xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>> {
         let path = self.path_there(node)?;
-        let held = {
-            let state = self.state.lock();
-            let upper = state.uppers.at(&path).and_then(|id| state.uppers.get(id));
-            upper.map(|upper| (upper.row.held.clone(), upper.dirty))
+        let held = match self.origin(&path)? {
+            Origin::Upper(id, _) => {
+                let state = self.state.lock();
+                state.uppers.get(id).map(|upper| (upper.row.held.clone(), upper.dirty))
+            }
+            Origin::Nothing | Origin::Lower(_) | Origin::Hidden(_) => None,
         };
         let held_change = held.as_ref().and_then(|(held, _)| held.as_ref());
         let absent = Error::Errno(libc::ENODATA);

@@ -125,3 +125,17 @@ fn what_is_written_to_a_file_whose_only_known_name_is_taken_is_in_it_by_another(
         assert_eq!(bench.lower("a").unwrap(), "somebody's\n");
     }
 }
+
+/// After a remount the kernel may look at any of them first.
+#[test]
+fn a_held_change_is_told_by_whichever_name_of_its_file_is_looked_at() {
+    let mut bench = two_pairs();
+    bench.save("c", &changed(100, 60));
+    bench.remount();
+    let told = |name: &str| {
+        let told = bench.view().get_xattr(bench.node("d").unwrap(), OsStr::new(&format!("user.fettle.{name}")));
+        told.map(|told| String::from_utf8(told).unwrap()).unwrap_or_default()
+    };
+    assert_eq!((told("state"), told("id")), ("held".to_owned(), bench.only_id().to_string()));
+    assert_ne!(told("reason"), "");
+}
