@@ -379,15 +379,18 @@ impl Overlay {
     fn goes_on_below(&self, state: &mut State, row: &UpperRow, shown: Shown) -> Option<Meta> {
         let (path, Shown { meta, file }) = (row.path(), shown);
         let Some(open) = state.nodes.open_of(row.id).cloned() else { return meta };
-        // If a reader opened the change only after `shown` was made, lower is opened here.
-        let now = |path: &RelPath| self.lower.open_to_read(path).ok().map(Arc::new);
-        let lower = meta.filter(Meta::is_file).and_then(|_| file.or_else(|| now(path)));
-        // Otherwise what is there gets a node of its own: writes through this one go to the orphan, and must not count as
-        // its content.
-        let meta = meta.filter(|_| lower.is_some());
         let names = state.nodes.paths(open.node).unwrap_or_default();
-        let mut others = names.iter().filter(|other| *other != path && state.is_taken_from_lower(other));
-        let backing = match lower.or_else(|| others.find_map(now)) {
+        let others = names.iter().filter(|other| *other != path && state.is_taken_from_lower(other));
+        let is_its = meta.is_some_and(|meta| self.is_of_file(&row.base, Some(&meta)));
+        let elsewhere = if is_its { None } else { self.open_of_file(&row.base, others).map(Arc::new) };
+        let meta = meta.filter(|_| elsewhere.is_none());
+        // If a reader opened the change only after `shown` was made, lower is opened here.
+        let now = || self.lower.open_to_read(path).ok().map(Arc::new);
+        let lower = meta.filter(Meta::is_file).and_then(|_| file.or_else(now));
+        // Otherwise what is there gets a node of its own: writes through this one go elsewhere, and must not count as its
+        // content.
+        let meta = meta.filter(|_| lower.is_some());
+        let backing = match elsewhere.or(lower) {
             Some(file) => Backing::Lower(file),
             None => Backing::Orphan(open.file()),
         };

@@ -111,6 +111,24 @@ fn the_looks_of_a_file_that_has_landed_are_not_those_of_another_that_took_its_na
     bench.close(writer);
 }
 
+/// Who has it open by the other name wrote nothing yet.
+#[test]
+fn what_is_written_after_a_discard_is_in_the_file_that_was_opened() {
+    for is_replaced in [false, true] {
+        let bench = two_pairs();
+        bench.save("c", &changed(100, 60));
+        let writer = bench.open("d", libc::O_RDWR).unwrap();
+        take_below(&bench, "c", is_replaced);
+        bench.view().discard(&[bench.only_id()], &Review::default()).unwrap();
+        assert_eq!(bench.view().read(writer, 0, 1 << 20).unwrap(), lines(100).as_bytes(), "{is_replaced}");
+        bench.view().write(writer, 0, b"Y").unwrap();
+        bench.close(writer);
+        assert_eq!(bench.read("d"), Some(begins_with("Y")), "{is_replaced}");
+        assert_eq!(bench.read("c"), is_replaced.then(|| "somebody's\n".to_owned()));
+        assert_eq!(bench.lower("a").unwrap(), "somebody's\n");
+    }
+}
+
 #[test]
 fn what_is_written_to_a_file_whose_only_known_name_is_taken_is_in_it_by_another() {
     for is_replaced in [false, true] {
