@@ -417,7 +417,6 @@ impl Upper {
             given_away: false,
             left: false,
             takes_along: None,
-            strayed: None,
             blob: None,
         }
     }

@@ -251,7 +251,7 @@ impl Overlay {
             let known = state.nodes.child(parent, name);
             let is_anothers = match &origin {
                 Origin::Lower(meta) => state.part_from_upper(parent, name, meta.key())?,
-                Origin::Upper(id, _) => state.node_strayed(*id).is_some_and(|strayed| Some(strayed) != known),
+                Origin::Upper(id, _) => state.open_elsewhere(*id, known).is_some(),
                 Origin::Nothing | Origin::Hidden(_) => false,
             };
             return Ok(match (known, there) {

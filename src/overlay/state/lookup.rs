@@ -504,15 +504,14 @@ impl State {
         let by_inode = self.nodes.of_lower(key).filter(|node| Some(*node) != child);
         let mut parted = false;
         for node in child.into_iter().chain(by_inode) {
-            let Some(id) = self.upper_elsewhere(node, &path) else { continue };
+            if self.upper_elsewhere(node, &path).is_none() {
+                continue;
+            }
             if child == Some(node) {
                 self.nodes.part_below(node, parent, name);
                 parted = true;
             }
             self.nodes.set_lower(node, None);
-            if let Some(upper) = self.uppers.get_mut(id) {
-                upper.strayed = Some(node);
-            }
         }
         Ok(parted)
     }
@@ -534,20 +533,20 @@ impl State {
         })
     }
 
-    /// Handles that had an entry open when its name came to show lower have it open by that name again.
+    /// A name that shows an entry is one of the node through which that is open, whatever became below of the names or the
+    /// directory that it was opened by: an entry has one open file.
     fn join_again(&mut self, id: UpperId, parent: NodeId, name: &OsStr) {
-        if let Some(node) = self.node_strayed(id) {
+        if let Some(node) = self.open_elsewhere(id, self.nodes.child(parent, name)) {
             self.nodes.name(node, parent, name);
-        }
-        if let Some(upper) = self.uppers.get_mut(id) {
-            upper.strayed = None;
         }
     }
 
-    /// The node through which an entry is open although the entry's names do not lead to it.
-    pub(in crate::overlay) fn node_strayed(&self, id: UpperId) -> Option<NodeId> {
-        let node = self.uppers.get(id)?.strayed?;
-        self.nodes.open_on(node).filter(|open| open.upper() == Some(id)).map(|open| open.node)
+    /// The node through which an entry is open, if `known`, which has a name that shows the entry, is another one. Not if
+    /// that name was set apart from the file's others.
+    pub(in crate::overlay) fn open_elsewhere(&self, id: UpperId, known: Option<NodeId>) -> Option<NodeId> {
+        let node = self.nodes.open_of(id)?.node;
+        let is_its = |known| known == node || self.nodes.is_apart(known);
+        (!known.is_some_and(is_its)).then_some(node)
     }
 
     /// Makes all names of an entry one node, including those that lower does not have yet and further names of its inode.

@@ -99,7 +99,7 @@ impl State {
             Origin::Nothing | Origin::Hidden(_) => false,
             Origin::Lower(_) if self.upper_elsewhere(node, path).is_some() => false,
             Origin::Lower(meta) => self.nodes.is_lower(node, meta.key()),
-            Origin::Upper(id, _) => self.node_strayed(*id).is_none_or(|strayed| strayed == node),
+            Origin::Upper(id, _) => self.open_elsewhere(*id, Some(node)).is_none(),
         }
     }
 

@@ -290,11 +290,16 @@ impl Nodes {
 
     /// Makes a name that was set apart one of the file's again. Returns false if it was not.
     pub fn rejoin(&mut self, parent: NodeId, name: &OsStr) -> bool {
-        let is_apart = self.child(parent, name).is_some_and(|id| self.apart(id).is_some());
+        let is_apart = self.child(parent, name).is_some_and(|id| self.is_apart(id));
         if is_apart {
             self.unname(parent, name);
         }
         is_apart
+    }
+
+    /// True if a node is that of a name set apart from its file's others.
+    pub fn is_apart(&self, id: NodeId) -> bool {
+        self.apart(id).is_some()
     }
 
     /// The node for what `parent`/`name` is now, made if there is none. `lower` is `None` for an upper entry.

@@ -9,7 +9,6 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 
-use super::nodes::NodeId;
 use crate::model::{Births, ChangeId, ChangeKind, Reason, RelPath, Stamp};
 use crate::overlay::files::copy_up::same_content_stamp;
 use crate::store::{Base, Below, Held, Kept, UpperId, UpperRow, What};
@@ -36,8 +35,6 @@ pub(in crate::overlay) struct Upper {
     pub left: bool,
     /// It was renamed here from this path of lower, which goes when this lands.
     pub takes_along: Option<(RelPath, Stamp)>,
-    /// The node by which it may be open although its names do not lead there: a directory was renamed below.
-    pub strayed: Option<NodeId>,
     /// The git object id of the content that is held under this change id. Each `status` needs it.
     pub blob: Option<(ChangeId, gix::ObjectId)>,
 }

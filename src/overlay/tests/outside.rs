@@ -188,6 +188,33 @@ fn two_who_write_a_file_whose_directory_is_renamed_below_lose_nothing() {
     assert_eq!(bench.read("d/f"), Some(written));
 }
 
+/// What the one has not closed is not to land with what the other has.
+#[test]
+fn two_who_write_a_new_file_have_one_file_open_though_its_directory_was_replaced_below() {
+    let replaced = |bench: &Bench| std::fs::remove_dir_all(bench.lower_path("d")).unwrap();
+    let renamed = |bench: &Bench| moved(bench, "d", "e");
+    for (go, is_looked_for) in [(&replaced as &dyn Fn(&Bench), false), (&renamed, false), (&renamed, true)] {
+        let bench = Bench::new();
+        bench.put("d/other", "other\n");
+        let first = bench.open_for_save("d/n");
+        bench.view().write(first, 0, b"made\n").unwrap();
+        let node = bench.node("d/n").unwrap();
+        go(&bench);
+        std::fs::create_dir(bench.lower_path("d")).unwrap();
+        if is_looked_for {
+            assert!(bench.node("e/other").is_ok() && bench.node("e/n").is_err());
+        }
+        assert_eq!(bench.node("d/n").unwrap(), node);
+        let second = bench.open_to_write("d/n");
+        bench.view().write(second, 5, b"half\n").unwrap();
+        bench.close(first);
+        assert_eq!(bench.lower("d/n"), None);
+        bench.write_and_close(second, 10, "whole\n");
+        assert_eq!(bench.lower("d/n").as_deref(), Some("made\nhalf\nwhole\n"));
+        bench.check();
+    }
+}
+
 /// Who opens by a name looks that up anew, and who stands in a directory has no name to look up. The kernel takes a node
 /// that becomes something else for broken (EIO).
 #[test]
