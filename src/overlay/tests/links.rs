@@ -586,3 +586,30 @@ fn a_name_goes_whose_further_one_somebody_has_taken_below() {
         assert_eq!(bench.view().check().unwrap().0, []);
     }
 }
+
+/// What he writes next is no change of theirs.
+#[test]
+fn who_writes_by_a_further_name_when_the_change_is_discarded_goes_on_with_his_own_file() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    for further in ["b", "c"] {
+        std::fs::hard_link(bench.lower_path("a"), bench.lower_path(further)).unwrap();
+    }
+    for name in ["a", "b", "c"] {
+        bench.node(name).unwrap();
+    }
+    bench.save("a", &changed(100, 60));
+    let handle = bench.open_to_write("b");
+    for taken in ["a", "b"] {
+        bench.put("theirs", "theirs\n");
+        std::fs::rename(bench.lower_path("theirs"), bench.lower_path(taken)).unwrap();
+    }
+    bench.discard_all().unwrap();
+    assert_eq!(bench.read("a").as_deref(), Some("theirs\n"));
+    bench.write_and_close(handle, 0, "LINE 0\n");
+    let written = lines(100).replace("line 0\n", "LINE 0\n");
+    let views = ["a", "b", "c"].map(|name| bench.read(name).unwrap());
+    assert_eq!(views, ["theirs\n".to_owned(), "theirs\n".to_owned(), written]);
+    assert_eq!(["a", "b"].map(|name| bench.lower(name).unwrap()), ["theirs\n"; 2]);
+    bench.check();
+}
