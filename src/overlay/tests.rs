@@ -800,7 +800,14 @@ fn what_is_being_written_by_another_name_is_neither_judged_nor_confirmed() {
     assert_eq!(bench.view().flush_all(None).unwrap(), []);
     assert_eq!((bench.only_id(), bench.lower("a")), (id.clone(), Some(lines(100))));
     assert_eq!(bench.confirm(&[id]).unwrap_err(), ErrorCode::Busy);
-    assert!(bench.view().state.lock().open_unheld(&RelPath::parse(b"b").unwrap()).is_some());
+    assert!(
+        bench
+            .view()
+            .state
+            .lock()
+            .open_unheld(&RelPath::parse(b"b").unwrap(), crate::sys::file::FileKind::Regular)
+            .is_some()
+    );
     bench.close(handle);
 }
 

@@ -256,6 +256,32 @@ fn a_discarded_change_does_not_come_back_with_a_name_in_what_is_no_directory_any
     bench.refused(&bench.latest(), ErrorCode::Conflict, "dir/further: dir is not a directory any more");
 }
 
+/// Who has it open to read sees what he has open.
+#[test]
+fn no_symlink_comes_back_over_a_file_that_somebody_may_still_write() {
+    const LINK: &str = "AGENTS.md";
+    let roll_back: fn(&Bench) -> std::result::Result<(), ErrorCode> = |bench| {
+        let backups = bench.view().store().backups().unwrap();
+        bench.view().rollback(&backups[..1], &RollbackHow::default()).map(drop).map_err(|refusal| refusal.code)
+    };
+    let undo: fn(&Bench) -> std::result::Result<(), ErrorCode> =
+        |bench| bench.undo(&bench.latest()).map(drop).map_err(|refusal| refusal.code);
+    for comes_back in [roll_back, undo] {
+        let bench = Bench::new();
+        symlink("nowhere", bench.lower_path(LINK)).unwrap();
+        bench.unlink(LINK);
+        bench.save(LINK, "a file\n");
+        bench.confirm(&[bench.only_id()]).unwrap();
+        assert_eq!(bench.lower(LINK).as_deref(), Some("a file\n"));
+        let (reading, writing) = (bench.open_to_read(bench.node(LINK).unwrap()), bench.open_to_write(LINK));
+        assert_eq!(comes_back(&bench), Err(ErrorCode::Busy));
+        bench.write_and_close(writing, 0, "A");
+        assert_eq!(bench.read(LINK).as_deref(), Some("A file\n"));
+        bench.close(reading);
+        bench.check();
+    }
+}
+
 /// Nobody can go on writing to a symlink or directory.
 #[test]
 fn what_is_no_file_does_not_come_back_over_what_somebody_has_open_for_writing() {

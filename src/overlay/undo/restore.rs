@@ -14,7 +14,7 @@ use parking_lot::MutexGuard;
 use super::{UndoHow, structure_outcome, undone_event};
 use crate::model::{BackupKind, ChangeKind, RelPath, Timestamp};
 use crate::overlay::error::Context;
-use crate::overlay::files::handles::Handle;
+use crate::overlay::files::handles::{Access, Handle};
 use crate::overlay::judge::flush::WAIT_FOR_RELEASES;
 use crate::overlay::judge::land::{Replacement, content_effect};
 use crate::overlay::judge::side::Side;
@@ -196,7 +196,9 @@ impl Overlay {
         let path = reversal.path;
         let fault = |err: Error| failed(path, &err);
         self.check_may_land(path, &how.review.by)?;
-        self.check_not_open(path)?;
+        let is_symlink = |wanted: &Version| wanted.content.is_some_and(|kept| kept.symlink);
+        let coming = if reversal.wanted.is_some_and(is_symlink) { FileKind::Symlink } else { FileKind::Regular };
+        self.check_not_open(path, coming)?;
         let mut present = self.present_side(path).map_err(fault)?;
         if !matches!(present.kind, None | Some(FileKind::Regular | FileKind::Symlink)) {
             return Err(refused_at(path, ErrorCode::Conflict, "it is not a file any more"));
@@ -208,7 +210,7 @@ impl Overlay {
         if self.is_as(reversal.wanted, &mut present).map_err(fault)? && keeps_looks {
             return Ok(None);
         }
-        let stays = reversal.wanted.is_some_and(|wanted| !wanted.content.is_some_and(|kept| kept.symlink));
+        let stays = reversal.wanted.is_some_and(|wanted| !is_symlink(wanted));
         self.check_may_replace(path, &present, (stays, keeps_looks), &how.permits)?;
         let as_left = match &reversal.left {
             Left::Content(left) => self.is_as(*left, &mut present).map_err(fault)?,
@@ -460,10 +462,10 @@ impl Overlay {
         }
     }
 
-    /// Refuses while a handle that is open for writing would go on showing its own content. A program that has just
-    /// closed the file is no reason: the release, which comes after its `close` has returned, is waited for.
-    pub(super) fn check_not_open(&self, path: &RelPath) -> Reviewed<()> {
-        self.check_no_writer(path, |state| state.open_unheld(path))
+    /// Refuses while a handle that is open for writing would go on showing its own content, whatever is `coming`. A program
+    /// that has just closed the file is no reason: the release, which comes after its `close` has returned, is waited for.
+    pub(super) fn check_not_open(&self, path: &RelPath, coming: FileKind) -> Reviewed<()> {
+        self.check_no_writer(path, |state| state.open_unheld(path, coming))
     }
 
     /// The same for whom `writer` names.
@@ -570,7 +572,8 @@ impl Plan<'_> {
     /// True if a file of the plan is open for writing, and so must not be replaced underneath its writer, or if a file is
     /// being written in a directory that goes.
     pub fn is_busy(&self, state: &State) -> bool {
-        let is_written = |file: &Restoring<'_>| state.open_unheld(file.path).is_some();
+        let coming = |file: &Restoring<'_>| file.new.kind.unwrap_or(FileKind::Regular);
+        let is_written = |file: &Restoring<'_>| state.open_unheld(file.path, coming(file)).is_some();
         self.files.iter().any(is_written) || self.dirs_removed.iter().any(|dir| state.written_within(dir).is_some())
     }
 
@@ -603,17 +606,18 @@ impl Plan<'_> {
 
 impl State {
     /// The pid, or 0, of a program that may go on writing over what is put back at a path: an unheld file is open after a
-    /// write, or a held one has a write that is not judged yet.
-    pub(in crate::overlay) fn open_unheld(&self, path: &RelPath) -> Option<u32> {
+    /// write, or a held one has a write that is not judged yet. Nobody can go on writing to a symlink that is `coming`.
+    pub(in crate::overlay) fn open_unheld(&self, path: &RelPath, coming: FileKind) -> Option<u32> {
         let upper = self.uppers.at(path).and_then(|id| self.uppers.get(id));
         if upper.is_some_and(|upper| upper.row.held.is_some()) {
             return self.writer_of(path);
         }
         let is_here = |handle: &&Arc<Handle>| self.nodes.path(handle.node).is_ok_and(|at| at == *path);
         let mut opened = self.handles.values().filter(is_here);
+        let is_ousted = |handle: &Handle| coming == FileKind::Symlink && handle.access == Access::Write;
         match upper {
             Some(_) => Some(opened.next().map_or(0, |handle| handle.opener.pid)),
-            None => opened.find(|handle| handle.has_landed()).map(|handle| handle.opener.pid),
+            None => opened.find(|handle| is_ousted(handle) || handle.has_landed()).map(|handle| handle.opener.pid),
         }
     }
 }

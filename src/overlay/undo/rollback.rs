@@ -89,7 +89,7 @@ impl Overlay {
         let path = how.path_of(backup);
         check_not_ours(path)?;
         self.check_may_land(path, &how.review.by)?;
-        self.check_not_open(path)?;
+        self.check_not_open(path, coming(backup))?;
         self.check_would_show(path, &HashSet::new())?;
         self.check_way(path)?;
         let mut present = self.present_side(path).map_err(|err| failed(path, &err))?;
@@ -157,7 +157,8 @@ impl Overlay {
         let tree = self.tree_of(how.review.by.pid);
         let applied = {
             let mut state = self.state.lock();
-            let mut opened = rolling.iter().filter_map(|one| Some((one.path, state.open_unheld(one.path)?)));
+            let mut opened =
+                rolling.iter().filter_map(|one| Some((one.path, state.open_unheld(one.path, coming(one.backup))?)));
             if let Some((path, pid)) = opened.next() {
                 return Err(Error::Busy { path: path.clone(), pid: Some(pid).filter(|pid| *pid != 0) });
             }
@@ -276,6 +277,11 @@ impl Overlay {
         drop(claimed);
         self.settle_because(id, &held.writer.unwrap_or_default(), held.reasons).map(|_| ())
     }
+}
+
+/// What kind of file a rollback puts at its path.
+fn coming(backup: &Backup) -> FileKind {
+    if backup.symlink { FileKind::Symlink } else { FileKind::Regular }
 }
 
 impl Rolling<'_> {
