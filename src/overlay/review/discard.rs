@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -379,20 +380,27 @@ impl Overlay {
     fn goes_on_below(&self, state: &mut State, row: &UpperRow, shown: Shown) -> Option<Meta> {
         let (path, Shown { meta, file }) = (row.path(), shown);
         let Some(open) = state.nodes.open_of(row.id).cloned() else { return meta };
-        let names = state.nodes.paths(open.node).unwrap_or_default();
-        let others = names.iter().filter(|other| *other != path && state.is_taken_from_lower(other));
-        let is_its = meta.is_some_and(|meta| self.is_of_file(&row.base, Some(&meta)));
-        let elsewhere = if is_its { None } else { self.open_of_file(&row.base, others).map(Arc::new) };
-        let meta = meta.filter(|_| elsewhere.is_none());
+        // The file of a change with several names may have lost its first to another, which nobody has asked to write.
+        let is_its = |meta: &Meta| !row.base.is_shared() || self.is_of_file(&row.base, Some(meta));
+        let meta = meta.filter(is_its);
         // If a reader opened the change only after `shown` was made, lower is opened here.
-        let now = || self.lower.open_to_read(path).ok().map(Arc::new);
-        let lower = meta.filter(Meta::is_file).and_then(|_| file.or_else(now));
-        // Otherwise what is there gets a node of its own: writes through this one go elsewhere, and must not count as its
-        // content.
+        let now = |path: &RelPath| self.lower.open_to_read(path).ok().map(Arc::new);
+        let lower = meta.filter(Meta::is_file).and_then(|_| file.or_else(|| now(path)));
+        // Otherwise what is there gets a node of its own: writes through this one go to the orphan, and must not count as
+        // its content.
         let meta = meta.filter(|_| lower.is_some());
-        let backing = match elsewhere.or(lower) {
-            Some(file) => Backing::Lower(file),
-            None => Backing::Orphan(open.file()),
+        let names = state.nodes.paths(open.node).unwrap_or_default();
+        let mut others = names.iter().filter(|other| *other != path && state.is_taken_from_lower(other));
+        let is_its_file = |file: &Arc<File>| Meta::of(file.as_fd()).is_ok_and(|meta| is_its(&meta));
+        let mut by_other_name = || others.find_map(|other| Some((other, now(other).filter(is_its_file)?)));
+        let other = if lower.is_none() { by_other_name() } else { None };
+        let backing = match (lower, other) {
+            (Some(file), _) => Backing::Lower(file),
+            (None, Some((other, file))) => {
+                state.nodes.lead_with(open.node, other);
+                Backing::Lower(file)
+            }
+            (None, None) => Backing::Orphan(open.file()),
         };
         open.set_backing(&mut state.nodes, backing);
         open.dirty.store(false, Ordering::SeqCst);
