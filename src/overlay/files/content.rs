@@ -94,7 +94,7 @@ impl Overlay {
     /// Returns the file to write to, once everything that has to come before a write is done.
     fn make_ready(&self, handle: &Handle, open: &Arc<OpenFile>, keep: Keep, extent: Extent) -> Result<Arc<File>> {
         self.keep_overwritten_content(open, extent, &handle.opener)?;
-        let file = self.writable(open, keep, handle.opened())?;
+        let file = self.writable(open, keep, handle)?;
         self.check_room_in(&file, extent)?;
         Ok(file)
     }
@@ -145,7 +145,7 @@ impl Overlay {
         let _under_way = open.begin_write();
         self.keep_overwritten_content(open, Extent::NONE, &handle.opener)?;
         let may_be_new = open.upper().is_none();
-        let file = self.writable(open, Keep::Nothing, handle.opened())?;
+        let file = self.writable(open, Keep::Nothing, handle)?;
         handle.note_began();
         open.note_rewritten();
         self.note_program(handle, open);

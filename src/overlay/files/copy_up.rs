@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 
-use super::handles::{Backing, OpenFile};
+use super::handles::{Backing, Handle, OpenFile};
 use crate::diff::TEXT_BYTES_MAX;
 use crate::model::{RelPath, Stamp};
 use crate::overlay::error::Context;
@@ -33,17 +33,17 @@ pub(super) enum Keep {
 }
 
 impl Overlay {
-    /// Returns the file that a write to `open` goes to, noted as dirty. Copies up where needed; `opened` is lower's stamp
-    /// from when the writing handle was opened.
-    pub(super) fn writable(&self, open: &Arc<OpenFile>, keep: Keep, opened: Option<Stamp>) -> Result<Arc<File>> {
+    /// Returns the file that a write through `handle` to `open` goes to, noted as dirty. Copies up where needed.
+    pub(super) fn writable(&self, open: &Arc<OpenFile>, keep: Keep, handle: &Handle) -> Result<Arc<File>> {
         if open.dirty.load(Ordering::SeqCst) {
             return Ok(open.file());
         }
         let _one_at_a_time = open.copying.lock();
         loop {
-            let (backing, way) = {
+            // Not earlier: while this thread waited for another to copy up, that may have landed, and the handle knows it.
+            let (backing, way, opened) = {
                 let state = self.state.lock();
-                (open.backing().clone(), state.way_back_of(open))
+                (open.backing().clone(), state.way_back_of(open), handle.opened())
             };
             match backing {
                 Backing::Orphan(file) | Backing::Lower(file)

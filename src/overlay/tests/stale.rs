@@ -521,3 +521,33 @@ fn what_another_tree_writes_by_one_name_makes_who_has_seen_the_file_by_another_s
     bench.save_by_rename("a", &changed(100, 1));
     assert_eq!(bench.reasons_if_held(), [Reason::Stale]);
 }
+
+/// Many who append to one file: while one waits for another's copy-up, what that wrote lands.
+#[test]
+fn who_waited_for_anothers_copy_up_writes_over_what_has_landed_by_then() {
+    let (bench, path) = (Bench::new(), RelPath::parse(b"a").unwrap());
+    bench.put("a", &lines(100));
+    let node = bench.node("a").unwrap();
+    let handle = bench.view().open(node, OpenFlags::from_raw(libc::O_WRONLY), &ME).unwrap().handle;
+    let open = bench.view().state.lock().nodes.open_on(node).unwrap().clone();
+    let (copying, version) = (open.copying.lock(), open.version());
+    std::thread::scope(|scope| {
+        let writes = scope.spawn(|| bench.view().write(handle, 0, b"LINE").unwrap());
+        while open.is_still(version) {
+            std::thread::yield_now();
+        }
+        // By now it may have taken a look, if it takes one before it waits.
+        std::thread::sleep(Duration::from_millis(100));
+        // In the file itself and as a landing tells of it: the other's upper file has become lower's.
+        bench.put("a", &changed(100, 1));
+        let landed = bench.view().lower().stat(&path).unwrap().unwrap().stamp();
+        let tree = bench.view().tree_of(ME.pid);
+        let mut state = bench.view().state.lock();
+        state.handles_on(node).for_each(|handle| handle.landed(landed));
+        state.saw(&path, Some(landed), tree);
+        drop((state, copying));
+        writes.join().unwrap();
+    });
+    bench.close(handle);
+    assert!(bench.held().is_empty(), "{:?}", bench.reasons());
+}
