@@ -532,7 +532,7 @@ fn who_waited_for_anothers_copy_up_writes_over_what_has_landed_by_then() {
     let open = bench.view().state.lock().nodes.open_on(node).unwrap().clone();
     let (copying, version) = (open.copying.lock(), open.version());
     std::thread::scope(|scope| {
-        let writes = scope.spawn(|| bench.view().write(handle, 0, b"LINE").unwrap());
+        let writes = scope.spawn(|| bench.view().write_by(handle, Position::End, b"more\n", &ME).unwrap());
         while open.is_still(version) {
             std::thread::yield_now();
         }
