@@ -531,13 +531,17 @@ fn who_waited_for_anothers_copy_up_writes_over_what_has_landed_by_then() {
     let handle = bench.view().open(node, OpenFlags::from_raw(libc::O_WRONLY), &ME).unwrap().handle;
     let open = bench.view().state.lock().nodes.open_on(node).unwrap().clone();
     let (copying, version) = (open.copying.lock(), open.version());
+    let (tell, told) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
-        let writes = scope.spawn(|| bench.view().write_by(handle, Position::End, b"more\n", &ME).unwrap());
-        while open.is_still(version) {
+        let writes = scope.spawn(|| {
+            tell.send(rustix::thread::gettid()).unwrap();
+            bench.view().write_by(handle, Position::End, b"more\n", &ME).unwrap()
+        });
+        let stat = format!("/proc/self/task/{}/stat", told.recv().unwrap());
+        // By then it has taken its look, if it takes one before it waits.
+        while open.is_still(version) || !std::fs::read_to_string(&stat).unwrap().contains(") S ") {
             std::thread::yield_now();
         }
-        // By now it may have taken a look, if it takes one before it waits.
-        std::thread::sleep(Duration::from_millis(100));
         // In the file itself and as a landing tells of it: the other's upper file has become lower's.
         bench.put("a", &changed(100, 1));
         let landed = bench.view().lower().stat(&path).unwrap().unwrap().stamp();
