@@ -95,7 +95,7 @@ fn passed(check: &Check, checked: &Checked<'_>, confirm: bool, desk: &Desk) -> R
     let outcomes = promoted.as_ref().map(|promoted| &promoted.outcomes);
     let mut told = json!({"passed": true, "moved": reply.moved, "outcomes": outcomes});
     if has_moved {
-        (told["ok"], told["error"]) = (false.into(), json!({"code": ErrorCode::Conflict, "message": HAS_MOVED}));
+        (told["ok"], told["error"]) = (false.into(), json!(ErrorBody::new(ErrorCode::Conflict, HAS_MOVED)));
     }
     let value = checked.to_json(told);
     let done = if promoted.is_some() { Done::ToldBy("fettlefs log") } else { Done::Nothing };

@@ -22,7 +22,7 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     let Reply::Flush(reply) = &answer else { return Err(Failure::other_answer()) };
     let waits = arguments.wait || arguments.timeout.is_some();
     if waits && !reply.writers.is_empty() {
-        // Waited for in vain, as by `unmount`.
+        // The wait was in vain, as that of `unmount` can be.
         let why = ErrorBody::new(ErrorCode::Busy, "not everything is judged");
         desk.answer_refused(&answer, &why, |text| render(reply, text))?;
         return Ok(why.code.exit());

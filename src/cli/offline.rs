@@ -127,7 +127,7 @@ fn open(place: &Place, lower: Tree, location: &Location, op: Op) -> Result<Proje
     let owner = Meta::of(store.dirs().state().as_fd()).map_err(|err| failure("look at the state directory", &err))?.uid;
     let source = sources::rule_source(&place.root, None, &SettingFlags::default())?;
     let failed = |err: overlay::Error| ErrorBody::new(ErrorCode::Io, err.to_string());
-    // Before the rules are read, which it may land.
+    // Before the rules are read: recovery may land the file that they are read from.
     store.recover(&lower).map_err(|err| failed(err.into()))?;
     let policy = match Policy::load(&lower, &source) {
         Err(err) if !asks_rules(op) => Policy::built_in(&err),

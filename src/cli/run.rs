@@ -67,7 +67,7 @@ pub enum OnExit {
 pub fn run(arguments: Arguments, desk: &Desk) -> u8 {
     run_to_the_end(&arguments, desk).unwrap_or_else(|failure| {
         let printed = match (&failure, desk.format) {
-            // Standard output is the command's, also where it does not come to one.
+            // Standard output belongs to the command, even if none is started.
             (Failure::Told(body), Format::Json) => summary::print_failed(body, OWN_FAILURE, desk),
             (Failure::Told(_), Format::Human) | (Failure::Print(_), _) => Err(failure),
         };
@@ -86,7 +86,7 @@ pub fn usage_status(exit: Exit, argv: &[OsString]) -> u8 {
     }
 }
 
-/// Whether a command line that made no sense was to begin a run.
+/// True if a command line that could not be parsed was meant to begin a run.
 pub fn is_meant(argv: &[OsString]) -> bool {
     let mut words = argv.iter().skip(1);
     let command = loop {

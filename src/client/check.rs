@@ -43,7 +43,7 @@ impl Check {
         let words = words_of(&command);
         let begun = ask(&mut client, &Request { name: Some(words.clone()), ..asking(CheckPhase::Started) })?;
         if promotes && !begun.may_promote {
-            // Who follows events waits for an end of what has started.
+            // A follower of events waits for the end of every check that has started.
             let ended = Request { tested: Some(begun.tested), ..asking(CheckPhase::Failed) };
             ask(&mut client, &Request { name: Some(format!("not run, for lack of rights: {words}")), ..ended })?;
             let message = "--confirm: you may not confirm changes of this project";

@@ -28,7 +28,7 @@ const WRITERS_WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 const EVENT_WAIT_MAX: Duration = Duration::from_secs(30);
 /// The most events in one answer, if they fit: some 2 MiB of the 8, unless paths are long.
 const EVENTS_MAX: u64 = 2000;
-/// Who has not closed something is told in so many lines.
+/// How many writers that have not closed a file are named.
 const UNJUDGED_TOLD_MAX: usize = 20;
 
 type Result<T> = std::result::Result<T, ErrorBody>;
@@ -282,7 +282,7 @@ fn wait_for_writers(request: &Request, project: &Project) -> Result<()> {
     }
 }
 
-/// What is not among what is held yet, by who has it.
+/// Returns a notice for each file whose writer is not waited for, and which is therefore not held yet.
 fn not_waited_for(request: &Request, project: &Project) -> Vec<String> {
     let unjudged = if request.force { project.overlay.unjudged() } else { Vec::new() };
     let told = unjudged.iter().take(UNJUDGED_TOLD_MAX);

@@ -85,12 +85,13 @@ pub struct ChangeId(String);
 pub const ID_DIGITS: usize = 8;
 pub const ID_PREFIX_MIN: usize = 4;
 
-/// One side of a change, as its id tells of it.
+/// One side of a change, as far as its id depends on it.
 #[derive(Clone, Copy, Default)]
 pub struct IdSide<'a> {
-    /// None where there is none.
+    /// `None` if the side has no content.
     pub content: Option<Digest>,
-    /// What it is, where it is neither a file nor nothing: a symlink to what a file says is another thing.
+    /// What stands there, unless it is a regular file or nothing: a symlink is another thing than a file with its target
+    /// as content.
     pub thing: Option<&'a str>,
 }
 

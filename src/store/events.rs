@@ -191,7 +191,7 @@ impl Store {
             let told = |row: &rusqlite::Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?));
             let Some((hex, row)) = statement.query_row([seq], told).optional()? else { continue };
             let Some(digest) = Digest::parse(&hex) else { continue };
-            // Of the oldest events the path and the hash are left alone.
+            // All that is left of the oldest events is the path and the hash.
             let effects = match row.as_str() {
                 "" => Vec::new(),
                 row => parse_row::<EventDraft>(row, self.dirs.describe())?.into_parts().1,

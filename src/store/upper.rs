@@ -262,7 +262,7 @@ pub struct Held {
     pub old_lines: u64,
     pub hunks: u64,
     pub new: Option<Digest>,
-    /// What it makes of its path. `None` if an earlier version held it: then the id tells of no kinds.
+    /// What it makes of its path. `None` if an earlier version held it, whose ids did not depend on that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub makes: Option<Standing>,
     /// The digest of the looks that it brings beside content; `None` if there are none.
@@ -284,7 +284,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Whether its id tells of such content, in what stands so at its path.
+    /// True if its id stands for this content in an entry of this kind.
     pub fn is_of(&self, standing: Standing, content: Option<Digest>) -> bool {
         self.new == content && self.makes.is_none_or(|makes| makes == standing)
     }
@@ -325,7 +325,8 @@ impl UpperRow {
         Some(self.full_id_of(held.kind, (held.makes, held.new), held.looks))
     }
 
-    /// The same of a change of it that makes something of its path, with that content.
+    /// Returns the full hash of which the id of a change is the beginning: `makes` is what stands at the path afterwards, and
+    /// `new` its content.
     pub fn full_id_of(
         &self,
         kind: ChangeKind,

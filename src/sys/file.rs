@@ -95,11 +95,11 @@ impl FileKind {
     }
 }
 
-/// What stands at a path, but for its content: nothing, or something of a kind, and of a device which one.
+/// What stands at a path, apart from its content: nothing, or an entry of a kind, and which device if it is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Standing {
     kind: Option<FileKind>,
-    /// 0 of what is no device.
+    /// 0 unless it is a device.
     device: u64,
 }
 
@@ -108,7 +108,7 @@ impl Standing {
         Self { kind, device: if kind.is_some_and(FileKind::is_device) { device } else { 0 } }
     }
 
-    /// Whether its content says all.
+    /// True for a regular file and for nothing, about which the content tells everything.
     pub fn is_file_or_nothing(self) -> bool {
         matches!(self.kind, None | Some(FileKind::Regular))
     }

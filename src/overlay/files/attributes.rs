@@ -126,10 +126,9 @@ impl Overlay {
             let upper = state.uppers.get(id).ok_or(Error::Errno(libc::ENOENT))?;
             (upper.is_landed(), upper.row.path().clone(), upper.row.names.len(), upper.row.base)
         };
-        // Another file may have taken a name of one that has several.
-        let is_its = |meta: &Meta| !base.is_shared() || self.is_of_file(&base, Some(meta));
         let below = |path: &RelPath| -> Result<Option<Meta>> {
-            Ok(self.lower.stat(path).doing(|| format!("stat {path}"))?.filter(is_its))
+            let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+            Ok(meta.filter(|meta| self.may_be_its_file(&base, meta)))
         };
         if landed && let Some(meta) = below(path)? {
             return Ok(meta);

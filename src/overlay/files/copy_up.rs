@@ -40,7 +40,7 @@ impl Overlay {
         }
         let _one_at_a_time = open.copying.lock();
         loop {
-            // Not earlier: while this thread waited for another to copy up, that may have landed, and the handle knows it.
+            // Not earlier: while this thread waited, another's copy may have landed, and the handle's stamp moved with it.
             let (backing, way, opened) = {
                 let state = self.state.lock();
                 (open.backing().clone(), state.way_back_of(open), handle.opened())
@@ -63,22 +63,23 @@ impl Overlay {
         }
     }
 
-    /// Someone has taken the name of a file that is about to be written, and no lookup has found another yet. Without a
-    /// name, what is written would be in no file.
+    /// If the name of a file that is about to be written was taken below, finds another that it still has. Without a name,
+    /// what is written would be in no file.
     fn find_any_name_below(&self, node: NodeId, lower: &File) {
-        self.find_name_below(node, lower);
-        if self.state.lock().nodes.path(node).is_err()
+        let is_nameless = || self.state.lock().nodes.path(node).is_err();
+        if !is_nameless() {
+            return;
+        }
+        self.find_new_name(lower);
+        if is_nameless()
             && let Err(err) = self.learn_any_name(lower)
         {
             log::warn!("look for a name of a file that is written to: {err}");
         }
     }
 
-    /// The same for a file that someone has renamed: the kernel tells its new name.
-    fn find_name_below(&self, node: NodeId, lower: &File) {
-        if self.state.lock().nodes.path(node).is_ok() {
-            return;
-        }
+    /// A file without a name may have been renamed below: the kernel tells its new name.
+    fn find_new_name(&self, lower: &File) {
         let Some(path) = self.lower.path_of(lower.as_fd()) else { return };
         match self.learn_name(&path) {
             // The deletion of that name may be held: then the view does not have it.
@@ -100,7 +101,7 @@ impl Overlay {
             return Ok(());
         }
         let _one_at_a_time = open.copying.lock();
-        self.find_name_below(node, &lower);
+        self.find_new_name(&lower);
         self.copy_up(&open, &lower, Keep::ContentAndSetId, None)?;
         self.note_room(&open, &open.file())
     }
@@ -369,8 +370,11 @@ impl Overlay {
     /// Returns false if lower's file cannot be opened now, or was removed below while a writer has it open: as an orphan,
     /// what is written next would never be judged. What is open then stays as it is until the entry is let go again.
     fn goes_on_with_lower(&self, nodes: &mut Nodes, open: &OpenFile, (path, base): (&RelPath, &Base)) -> bool {
-        let names = nodes.paths(open.node).unwrap_or_default();
-        let its_own = base.is_shared().then(|| self.open_of_file(base, std::iter::once(path).chain(&names))).flatten();
+        let of_several_names = || {
+            let names = nodes.paths(open.node).unwrap_or_default();
+            self.open_of_file(base, std::iter::once(path).chain(&names)).map(|(_, file)| file)
+        };
+        let its_own = if base.is_shared() { of_several_names() } else { None };
         match its_own.map_or_else(|| self.lower.open_to_read(path), Ok) {
             Ok(lower) => open.goes_on_with(nodes, Arc::new(lower)),
             // Readers keep the content that they have open.

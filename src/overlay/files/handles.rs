@@ -546,7 +546,8 @@ impl State {
         self.handles.values().filter(move |handle| handle.node == node)
     }
 
-    /// Returns the node of what the view has at a path: where an upper entry is open, by whichever name of its file, that one.
+    /// Returns the node of what the view has at a path: of an upper entry that is open, by whichever of its names, the node
+    /// it is open on.
     pub(in crate::overlay) fn node_at(&self, path: &RelPath) -> Option<NodeId> {
         let open = self.uppers.at(path).and_then(|id| self.nodes.open_of(id));
         open.map(|open| open.node).or_else(|| self.nodes.at(path))

@@ -141,7 +141,7 @@ impl Side {
         Ok(self.known())
     }
 
-    /// The same as far as its content was hashed.
+    /// The same, or `None` if its content was not hashed yet.
     pub(in crate::overlay) fn known(&self) -> Option<Kept> {
         self.digest.map(|digest| Kept { digest, symlink: self.is_symlink() })
     }

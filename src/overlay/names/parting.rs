@@ -176,18 +176,24 @@ impl Overlay {
         }
     }
 
-    /// Opens the very file of lower that a change was written to, by one of these names that still leads to it.
+    /// Opens the file of lower that a change was written to, by the first of these names that still leads to it.
     pub(in crate::overlay) fn open_of_file<'a>(
         &self,
         base: &Base,
         names: impl IntoIterator<Item = &'a RelPath>,
-    ) -> Option<File> {
-        let mut files = names.into_iter().filter_map(|name| self.lower.open_to_read(name).ok());
-        files.find(|file| self.is_of_file(base, Meta::of(file.as_fd()).ok().as_ref()))
+    ) -> Option<(&'a RelPath, File)> {
+        let is_its = |file: &File| Meta::of(file.as_fd()).is_ok_and(|meta| self.may_be_its_file(base, &meta));
+        names.into_iter().find_map(|name| Some((name, self.lower.open_to_read(name).ok().filter(is_its)?)))
+    }
+
+    /// True if what lower has at a name of a change may count as the file that the change was written to. Another file
+    /// may have taken one of the names of a file that has several.
+    pub(in crate::overlay) fn may_be_its_file(&self, base: &Base, present: &Meta) -> bool {
+        !base.is_shared() || self.is_of_file(base, Some(present))
     }
 
     /// True if `present` is the very file that a change was written to, whatever is in it by now.
-    pub(in crate::overlay) fn is_of_file(&self, base: &Base, present: Option<&Meta>) -> bool {
+    fn is_of_file(&self, base: &Base, present: Option<&Meta>) -> bool {
         match (base.below, present) {
             (Below::Entry { stamp, .. }, Some(present)) => self.births.may_be_one(stamp.key(), present.key()),
             (_, _) => false,

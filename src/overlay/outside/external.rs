@@ -49,9 +49,9 @@ struct Outside {
 
 /// What the last event of a path told.
 enum Told {
-    /// Told by an earlier daemon, of this content; nothing of ours has landed there since.
+    /// An earlier daemon told this content, and nothing of ours has landed there since.
     Before(Option<Digest>),
-    /// Told by this one, and what was known of the path then.
+    /// This daemon told it, with what was known of the path then.
     Now(Outside, Expected),
 }
 
@@ -360,7 +360,7 @@ impl Seen {
         same_content_stamp(&self.stamp, now)
     }
 
-    /// Whether it may be the inode: the number of one that goes is soon another's.
+    /// True if `now` may be the same inode. The number alone does not tell: it is soon reused.
     fn is_inode(&self, now: &Meta) -> bool {
         let is_of_kind = self.content.is_none_or(|kept| kept.standing() == Standing::of(Some(now)));
         is_of_kind && now.inode == self.stamp.inode

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -259,14 +258,15 @@ impl Overlay {
         Ok(())
     }
 
-    /// A change that is open by a further name alone comes back by its first all the same: for that it was held.
+    /// Makes the first name of an open change known. What comes back after the discard comes back there, even if the
+    /// kernel knows a further name alone.
     fn learn_first_name(&self, change: &Taken) -> Result<()> {
         let path = change.row.path();
         if change.open.is_none() || self.state.lock().nodes.at(path).is_some() {
             return Ok(());
         }
         match self.learn_name(path) {
-            // Nothing can come back to where no directory is.
+            // Without the directory nothing can come back there.
             Err(err) if err.code() == libc::ENOENT => Ok(()),
             learnt => learnt,
         }
@@ -380,25 +380,22 @@ impl Overlay {
     fn goes_on_below(&self, state: &mut State, row: &UpperRow, shown: Shown) -> Option<Meta> {
         let (path, Shown { meta, file }) = (row.path(), shown);
         let Some(open) = state.nodes.open_of(row.id).cloned() else { return meta };
-        // The file of a change with several names may have lost its first to another, which nobody has asked to write.
-        let is_its = |meta: &Meta| !row.base.is_shared() || self.is_of_file(&row.base, Some(meta));
-        let meta = meta.filter(is_its);
+        // Nobody has asked to write to another file that has taken the change's first name.
+        let meta = meta.filter(|meta| self.may_be_its_file(&row.base, meta));
         // If a reader opened the change only after `shown` was made, lower is opened here.
-        let now = |path: &RelPath| self.lower.open_to_read(path).ok().map(Arc::new);
-        let lower = meta.filter(Meta::is_file).and_then(|_| file.or_else(|| now(path)));
+        let now = || self.lower.open_to_read(path).ok().map(Arc::new);
+        let lower = meta.filter(Meta::is_file).and_then(|_| file.or_else(now));
         // Otherwise what is there gets a node of its own: writes through this one go to the orphan, and must not count as
         // its content.
         let meta = meta.filter(|_| lower.is_some());
         let names = state.nodes.paths(open.node).unwrap_or_default();
-        let mut others = names.iter().filter(|other| *other != path && state.is_taken_from_lower(other));
-        let is_its_file = |file: &Arc<File>| Meta::of(file.as_fd()).is_ok_and(|meta| is_its(&meta));
-        let mut by_other_name = || others.find_map(|other| Some((other, now(other).filter(is_its_file)?)));
-        let other = if lower.is_none() { by_other_name() } else { None };
+        let others = names.iter().filter(|other| *other != path && state.is_taken_from_lower(other));
+        let other = if lower.is_none() { self.open_of_file(&row.base, others) } else { None };
         let backing = match (lower, other) {
             (Some(file), _) => Backing::Lower(file),
             (None, Some((other, file))) => {
                 state.nodes.lead_with(open.node, other);
-                Backing::Lower(file)
+                Backing::Lower(Arc::new(file))
             }
             (None, None) => Backing::Orphan(open.file()),
         };
@@ -431,8 +428,8 @@ impl Overlay {
 }
 
 impl State {
-    /// True if a program has begun to write the change anew, and nobody has judged that: it has not closed it, or has left
-    /// it to who else writes. One that only appends may append to lower.
+    /// True if a program has begun to write the change anew and that is not judged yet: it has not closed the file, or has
+    /// left it to another writer. A program that only appends may append to lower.
     fn is_in_the_midst(&self, row: &UpperRow) -> bool {
         let open = self.nodes.open_of(row.id);
         open.is_some_and(|open| open.is_rewritten() || self.handles_on(open.node).any(|handle| handle.has_begun()))

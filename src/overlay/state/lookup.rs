@@ -533,16 +533,16 @@ impl State {
         })
     }
 
-    /// A name that shows an entry is one of the node through which that is open, whatever became below of the names or the
-    /// directory that it was opened by: an entry has one open file.
+    /// Gives a name that shows an entry to the node on which the entry is open, whatever has become of the names and
+    /// directories below: an entry has one open file.
     fn join_again(&mut self, id: UpperId, parent: NodeId, name: &OsStr) {
         if let Some(node) = self.open_elsewhere(id, self.nodes.child(parent, name)) {
             self.nodes.name(node, parent, name);
         }
     }
 
-    /// The node through which an entry is open, if `known`, which has a name that shows the entry, is another one. Not if
-    /// that name was set apart from the file's others.
+    /// Returns the node on which an entry is open, unless that is `known`, the node of a name that shows the entry. A name
+    /// set apart from its file's others keeps its node.
     pub(in crate::overlay) fn open_elsewhere(&self, id: UpperId, known: Option<NodeId>) -> Option<NodeId> {
         let node = self.nodes.open_of(id)?.node;
         let is_its = |known| known == node || self.nodes.is_apart(known);

@@ -625,7 +625,7 @@ impl Nodes {
         }
     }
 
-    /// What is open on a node is the file of another entry from here on, or of none.
+    /// Notes that what is open on a node now belongs to another entry, or to none.
     pub fn note_entry(&mut self, id: NodeId, before: Option<UpperId>, now: Option<UpperId>) {
         if let Some(before) = before {
             self.by_upper.remove(&(before, id));

@@ -120,7 +120,7 @@ impl Policy {
         Ok(PolicyLoading::begin(lower, source)?.end())
     }
 
-    /// As it is after a recovery, which may have landed what it is read from.
+    /// Returns the policy as it is after a recovery, which may have landed the files that it is read from.
     pub fn after(self, recovered: &Recovered, lower: &Tree, source: &RuleSource) -> Result<Self, PolicyError> {
         match recovered.is_nothing() {
             true => Ok(self),

@@ -152,7 +152,7 @@ impl Overlay {
     }
 }
 
-/// Each name at which something was done: that of a discarded change may be one of several.
+/// Returns every name that an effect concerns: a discarded change may have had several.
 fn names_of(done: &PathEffect) -> impl Iterator<Item = &RelPath> {
     let further = match &done.effect {
         Effect::Discarded { row, .. } => row.further_names(),

@@ -168,7 +168,8 @@ impl Overlay {
         Ok(Some(Returning { row, content, xattrs: &[], below, instead }))
     }
 
-    /// A further name of a change at which lower has something by now: the change would hide that, and has no base there.
+    /// Returns a further name of a change at which lower has something by now, which the change would hide without having
+    /// it as a base.
     fn hidden_by<'a>(&self, row: &'a UpperRow) -> Result<Option<&'a RelPath>> {
         for name in row.further_names() {
             if self.lower.exists(name).doing(|| format!("stat {name}"))? {
@@ -369,8 +370,8 @@ impl State {
         is_gone || one.row.names.iter().any(is_taken)
     }
 
-    /// The pid of a program that has open for writing what is at a name of a change, and could not go on with that: it is
-    /// a symlink or directory, or the file of another name.
+    /// Returns the pid of a program that has a file at a name of the change open for writing and could not go on with the
+    /// change: that is a symlink or a directory, or comes to another node.
     fn writer_ousted(&self, row: &UpperRow, name: &RelPath) -> Option<u32> {
         let node = self.nodes.at(name)?;
         let goes_on = matches!(row.what, What::File | What::Whiteout) && self.nodes.at(row.path()) == Some(node);

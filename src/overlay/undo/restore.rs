@@ -468,7 +468,7 @@ impl Overlay {
         self.check_no_writer(path, |state| state.open_unheld(path, coming))
     }
 
-    /// The same for whom `writer` names.
+    /// The same for the pid that `writer` returns.
     pub(super) fn check_no_writer(&self, path: &RelPath, writer: impl Fn(&State) -> Option<u32>) -> Reviewed<()> {
         let mut state = self.state.lock();
         if let (Some(pid), Some(node)) = (writer(&state), state.nodes.at(path))
