@@ -46,9 +46,9 @@ pub const PAYLOAD_BYTES: usize = WRITE_BYTES_MAX as usize;
 
 /// What is asked of the kernel beyond asynchronous reads and writes of more than a page.
 ///
-/// Not asked for: locks (with one mount the kernel's own suffice), writeback caching (every write is to be seen), killing
-/// of set-id bits (the kernel sends it as SETATTR), cached symlink targets (a landing or a discard changes the target of
-/// a node that lives on, and no notice drops a cached target).
+/// Not asked for: locks (with one mount the kernel's own suffice), writeback caching (every write is to be seen), cached
+/// symlink targets (a landing or a discard changes the target of a node that lives on, and no notice drops a cached
+/// target).
 const WANTED: InitFlags = InitFlags::FUSE_ATOMIC_O_TRUNC
     // The umask does not apply where the directory has a default ACL, which only lower knows.
     .union(InitFlags::FUSE_DONT_MASK)
@@ -182,6 +182,10 @@ impl Filesystem for Adapter {
         if let Some(depth) = self.stack_depth.filter(|_| config.capabilities().contains(InitFlags::FUSE_PASSTHROUGH)) {
             config.set_max_stack_depth(depth).map_err(|_| refused("max_stack_depth"))?;
             wanted |= InitFlags::FUSE_PASSTHROUGH;
+        }
+        if self.door.view.clears_set_id() {
+            // Otherwise the kernel asks for a file's `security.capability` before each write.
+            wanted |= InitFlags::FUSE_HANDLE_KILLPRIV_V2 & config.capabilities();
         }
         let rings = InitFlags::from_bits_retain(ring::AGREEMENT);
         if self.by_rings.fetch_and(config.capabilities().contains(rings), Ordering::SeqCst) {

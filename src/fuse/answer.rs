@@ -12,6 +12,7 @@ use rustix::fs::StatVfs;
 
 use super::attr::{MISSING_TTL, Named, Shown, nothing};
 use crate::overlay::{Passed, Registration};
+use crate::sys::backing::clearing_set_id;
 
 /// A node id is never given to another file while the kernel knows it, so generations are not needed.
 pub const GENERATION: Generation = Generation(0);
@@ -36,7 +37,7 @@ impl OpenedFile {
         register: impl FnOnce(BorrowedFd<'_>) -> io::Result<B>,
     ) -> Option<&B> {
         let register = |file: BorrowedFd<'_>| -> Option<Registration> {
-            match register(file) {
+            match clearing_set_id(|| register(file)) {
                 Ok(id) => Some(Box::new(id)),
                 Err(err) => {
                     // The file system below may be stacked too high, for example. The file is then cached like others.

@@ -106,6 +106,10 @@ impl View {
         }
     }
 
+    pub fn clears_set_id(&self) -> bool {
+        self.overlay.clears_set_id()
+    }
+
     pub fn may_wait_for_release(&self) -> bool {
         self.overlay.is_releasing()
     }

@@ -6,7 +6,7 @@
 //! - [`comes_back`]: a file that a person takes from the view while it is being written
 //! - [`witness`]: which program writes; [`permission`]: whether the caller may open what is at the path by now
 //! - [`attributes`]: how they are reported; [`set_attributes`] and [`xattrs`]: how they change, each at an [`inode`];
-//!   [`looks_change`]: mode, owner and xattrs of what is held, or is going to be
+//!   [`looks_change`]: mode, owner and xattrs of what is held, or is going to be; [`set_id`]: who may keep set-id bits
 //! - [`reading`]: a file as the view shows it; [`passable`]: whether every user may read it
 //! - [`patch`]: several files written at one moment
 //! - [`spent`]: what is freed only after the caller has its answer
@@ -27,6 +27,7 @@ pub(super) mod patch;
 mod permission;
 pub(super) mod reading;
 pub(super) mod set_attributes;
+mod set_id;
 pub(super) mod spent;
 pub(super) mod witness;
 pub(super) mod xattrs;

@@ -373,6 +373,12 @@ impl Overlay {
         self.faulted.store(true, Ordering::SeqCst);
     }
 
+    /// Whether set-id bits are cleared here as content and owners change, rather than by requests of the kernel. Where a
+    /// program gets rights by them the kernel does it, for it goes by the modes that it knows.
+    pub fn clears_set_id(&self) -> bool {
+        !self.grants.suid
+    }
+
     fn check_writable(&self) -> Result<()> {
         match self.faulted.load(Ordering::Relaxed) || self.store.is_halted() {
             true => Err(Error::errno(libc::EROFS)),

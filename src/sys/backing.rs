@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::MemfdFlags;
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 /// `struct fuse_backing_map` of `linux/fuse.h`.
 #[repr(C)]
@@ -52,6 +53,19 @@ impl Drop for Backing {
             log::debug!("take a file back from the kernel: {}", io::Error::last_os_error());
         }
     }
+}
+
+/// Calls `register`, which gives a file to the kernel, without the right to keep set-id bits. The kernel writes to that file
+/// with the rights of this thread, whoever asks; without that one, lower clears the bits of a file that was given them
+/// while it is open.
+pub fn clearing_set_id<T>(register: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let own = capabilities(None)?;
+    let mut fewer = own;
+    fewer.effective.remove(CapabilitySet::FSETID);
+    set_capabilities(None, fewer)?;
+    let registered = register();
+    set_capabilities(None, own)?;
+    registered
 }
 
 /// Fails if the kernel does not take files to read and write by itself. Tried with a file in memory.

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::harness::script::python;
 use crate::harness::{Scratch, Stopped, View, lines, mounted_scratch};
 use crate::semantics::{in_view, scripts};
 
@@ -170,6 +171,75 @@ g = os.open("/proc/self/fd/%d" % f, os.O_RDWR); assert os.pread(g, 4, 0) == b"LI
 assert os.pread(f, 4, 0) == b"more"; size = os.fstat(f).st_size; os.pwrite(f, b"x", size); assert os.fstat(f).st_size == size + 1
 os.fchmod(f, 0o600); os.fchown(f, os.getuid(), os.getgid()); os.utime(f, ns=(5, 5)); assert os.fstat(f).st_mtime_ns == 5
 "#;
+}
+
+/// A file that lends its owner's and group's rights, and what ends that. Each act is done by somebody else who may write to
+/// it, and then by root.
+const LENT: &str = r#"
+import errno
+def lend(): put("t", b"x" * 9000); os.chmod("t", 0o6777); assert mode() == 0o6777
+def mode(): return os.stat("t").st_mode & 0o7777
+def by_another(act):
+    child = os.fork()
+    if child == 0:
+        os.setgroups([]); os.setegid(65534); os.seteuid(65534)
+        try: act(); os._exit(0)
+        finally: os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+def opened(act, flags=os.O_RDWR):
+    def open_and_act(): f = os.open("t", flags); act(f); os.close(f)
+    return open_and_act
+acts = {
+    "write": opened(lambda f: os.write(f, b"y")), "write more": opened(lambda f: [os.pwrite(f, b"y" * 4096, n) for n in range(3)]),
+    "append": opened(lambda f: os.write(f, b"y"), os.O_WRONLY | os.O_APPEND), "empty": opened(lambda f: None, os.O_WRONLY | os.O_TRUNC),
+    "cut": lambda: os.truncate("t", 5), "cut what is open": opened(lambda f: os.ftruncate(f, 5)), "grow": opened(lambda f: os.ftruncate(f, 10000)),
+    "fallocate": opened(lambda f: os.posix_fallocate(f, 0, 20000)), "punch": opened(lambda f: libc.fallocate(f, 3, ctypes.c_long(0), ctypes.c_long(4096))),
+    "copy": opened(lambda f: os.copy_file_range(os.open("from", os.O_RDONLY), f, 100)),
+    "splice": opened(lambda f: os.sendfile(f, os.open("from", os.O_RDONLY), 0, 100)),
+}
+put("from", b"f" * 9000)
+for name, act in acts.items():
+    lend(); by_another(act); assert mode() == 0o777, (name, oct(mode()))
+    lend(); act(); assert mode() == 0o6777, ("root", name, oct(mode()))
+    if not by_kernel: put("t", b"x"); os.chmod("t", 0o2767); by_another(act); assert mode() == 0o767, ("of another group", name, oct(mode()))
+    os.chown("t", 0, 65534); os.chmod("t", 0o2767); by_another(act); assert mode() == 0o2767, ("a mark", name, oct(mode())); os.chown("t", 0, 0)
+lend(); f = os.open("t", os.O_RDWR); by_another(lambda: os.write(f, b"y")); assert mode() == 0o777; os.close(f)
+put("t", b"x" * 9000); f = os.open("t", os.O_RDWR); os.write(f, b"y"); os.chmod("t", 0o6777); by_another(lambda: os.write(f, b"y"))
+assert mode() == 0o777, oct(mode()); assert os.fstat(f).st_mode & 0o7777 == 0o777; os.close(f)
+for owner in ((1, -1), (-1, 1), (1, 1), (os.getuid(), os.getgid())):
+    lend(); os.chown("t", *owner); assert mode() == 0o777, (owner, oct(mode())); os.chown("t", 0, 0)
+os.mkdir("d"); os.chmod("d", 0o6777); os.chown("d", 1, 1); assert os.stat("d").st_mode & 0o7777 == 0o6777; os.rmdir("d")
+caps = bytes.fromhex("0100000200040000000000000000000000000000")
+def able(): put("t", b"x" * 9000); os.chmod("t", 0o777); os.setxattr("t", "security.capability", caps)
+for name, act in acts.items():
+    able(); act(); raises("ENODATA", os.getxattr, "t", "security.capability")
+able(); os.chown("t", 1, 1); raises("ENODATA", os.getxattr, "t", "security.capability"); os.chown("t", 0, 0)
+os.unlink("t"); os.unlink("from")
+"#;
+
+#[test]
+fn who_writes_to_a_file_is_lent_nothing_by_it() {
+    // Where set-id bits count, the kernel clears them; it knows nothing of marks.
+    for (words, by_kernel) in [
+        ("passthrough", "False"),
+        ("nopassthrough", "False"),
+        ("passthrough,suid,dev", "True"),
+        ("nopassthrough,suid,dev", "True"),
+    ] {
+        let scratch = mounted_scratch!();
+        if !rustix::process::geteuid().is_root() {
+            // Who may write to all files and cannot become another user shows nothing here.
+            return;
+        }
+        fill(&scratch);
+        let native = scratch.root().join("native");
+        fs::create_dir(&native).expect("a plain directory");
+        let output = python(&scratch, &native, &format!("by_kernel = False\n{LENT}"));
+        assert_eq!(output.status, 0, "on a plain directory: {}", output.stderr);
+        let view = scratch.mounting().flag("-o").flag(words).start();
+        let output = python(&scratch, &view.path("target"), &format!("by_kernel = {by_kernel}\n{LENT}"));
+        assert_eq!(output.status, 0, "{words}: {}", output.stderr);
+    }
 }
 
 /// Neither the view nor the project shows at `path` what was smuggled.

@@ -9,14 +9,15 @@ use std::sync::atomic::Ordering;
 
 use super::copy_up::Keep;
 use super::handles::{Access, Handle, HandleId, OpenFile, OpenFlags, Target};
+use super::set_id::{drop_set_id, drop_set_id_of};
 use crate::model::RelPath;
 use crate::overlay::error::Context;
 use crate::overlay::state::limits::{Extent, Position};
 use crate::overlay::state::nodes::NodeId;
 use crate::overlay::{Caller, Error, Overlay, Result};
 use crate::policy::rules::Action;
-use crate::sys::file::{self, FileKind, SET_GID, SET_UID};
-use crate::sys::{process, tree};
+use crate::sys::file::{self, FileKind};
+use crate::sys::tree;
 
 impl Overlay {
     pub fn read(&self, handle: HandleId, offset: u64, size: usize) -> Result<Vec<u8>> {
@@ -38,8 +39,7 @@ impl Overlay {
         self.change_content(&handle, Keep::Content, (caller, extent), |file| write_to(file, to, data))
     }
 
-    /// The same for a caller that may not keep set-id bits. For writes through its page cache the kernel has them cleared
-    /// by a request of its own.
+    /// The same for a caller that may not keep set-id bits.
     pub fn write_unprivileged(&self, handle: HandleId, to: Position, data: &[u8], caller: &Caller) -> Result<usize> {
         let handle = self.handle(handle)?;
         let extent = Extent { begins: to, length: data.len() as u64 };
@@ -155,7 +155,7 @@ impl Overlay {
             true => Ok(()),
             false => file.set_len(0),
         };
-        emptied.and_then(|()| drop_set_id_of(&file, meta.mode, caller)).doing(|| "truncate".to_owned())?;
+        emptied.and_then(|()| drop_set_id_of(&file, &meta, caller)).doing(|| "truncate".to_owned())?;
         self.note_room(open, &file)
     }
 
@@ -182,7 +182,9 @@ impl Overlay {
         let keep = if size == 0 { Keep::NothingAtOnce } else { Keep::Content };
         let may_be_new = handle.judged().is_some_and(|open| open.upper().is_none());
         self.change_content(handle, keep, (caller, Extent::NONE), |file| {
-            match may_be_new && size == 0 && file.metadata()?.len() == 0 {
+            let meta = file::Meta::of(file.as_fd())?;
+            drop_set_id_of(file, &meta, caller)?;
+            match may_be_new && size == 0 && meta.size == 0 {
                 // The copy-up has just made it, without content, and the view shows it already.
                 true => Ok(()),
                 false => file.set_len(size),
@@ -199,6 +201,7 @@ impl Overlay {
             open.changed_quietly.store(true, Ordering::SeqCst);
         }
         self.change_content(&handle, Keep::Content, (caller, extent), |file| {
+            drop_set_id(file, caller)?;
             Ok(rustix::fs::fallocate(file, flags, offset, length)?)
         })
     }
@@ -229,6 +232,7 @@ impl Overlay {
         let source = from.readable();
         let extent = Extent { begins: Position::At(to_offset), length: length as u64 };
         self.change_content(&to, Keep::Content, (caller, extent), |file| {
+            drop_set_id(file, caller)?;
             let (mut read_at, mut write_at) = (from_offset, to_offset);
             Ok(rustix::fs::copy_file_range(&source, Some(&mut read_at), file, Some(&mut write_at), length)?)
         })
@@ -293,21 +297,5 @@ fn write_to(file: &File, to: Position, data: &[u8]) -> io::Result<usize> {
     match to {
         Position::At(offset) => file.write_all_at(data, offset).map(|()| data.len()),
         Position::End => file::append(file.as_fd(), data),
-    }
-}
-
-/// Clears set-id bits, as `O_TRUNC` does. The kernel asks for that at every other change of content, but not here.
-pub(super) fn drop_set_id(file: &File, caller: &Caller) -> io::Result<()> {
-    drop_set_id_of(file, file::Meta::of(file.as_fd())?.mode, caller)
-}
-
-fn drop_set_id_of(file: &File, mode: u32, caller: &Caller) -> io::Result<()> {
-    // Without the group's execute bit, set-gid lends no group but marks the file for mandatory locks.
-    let lends_group = mode & 0o2010 == 0o2010;
-    let kept = mode & !SET_UID & if lends_group { !SET_GID } else { u32::MAX };
-    let keeps_set_id = || process::rights(caller.pid).is_some_and(|rights| rights.keeps_set_id());
-    match kept == mode || keeps_set_id() {
-        true => Ok(()),
-        false => file::set_mode(file.as_fd(), kept),
     }
 }

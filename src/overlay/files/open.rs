@@ -5,10 +5,10 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::content::drop_set_id;
 use super::handles::{Access, Backing, HandleId, OpenFile, OpenFlags, Target};
 use super::heritage::Heritage;
 use super::passed::{Claimed, Passed, PassedHandle};
+use super::set_id::drop_set_id;
 use crate::model::{RelPath, Stamp};
 use crate::overlay::error::Context;
 use crate::overlay::judge::flush::WAIT_FOR_CLOSE;

@@ -32,7 +32,7 @@ use crate::overlay::{Error, Overlay, Policy, Result, State};
 use crate::policy::rules::{Action, Entry as RuleEntry};
 use crate::store::{Durability, Epilogue, Landing, NewContent};
 use crate::sys::OFlags;
-use crate::sys::file::{self, FileKind, Meta};
+use crate::sys::file::{self, FileKind, Meta, SET_ID};
 use crate::sys::lease;
 
 /// What all handles on one passing node share.
@@ -61,11 +61,13 @@ pub(super) enum Claimed {
 }
 
 impl Passed {
-    fn new(file: Arc<File>, key: InodeKey) -> Arc<Self> {
+    /// With set-id bits it is not given to the kernel: that would not clear them in writing by itself.
+    fn new(file: Arc<File>, meta: &Meta) -> Arc<Self> {
+        let for_us_alone = meta.mode & SET_ID != 0;
         Arc::new(Self {
-            key,
+            key: meta.key(),
             file,
-            registration: OnceLock::new(),
+            registration: if for_us_alone { OnceLock::from(None) } else { OnceLock::new() },
             handles: AtomicUsize::new(1),
             parted: AtomicBool::new(false),
         })
@@ -212,7 +214,7 @@ impl Overlay {
             let found = state.nodes.get(node)?;
             match (found.open(), found.passed(), found.left()) {
                 (None, Some(passed), _) if !passed.is_parted() => passed.file.clone(),
-                (None, None, Some(Left::Passed(file, _))) => file.clone(),
+                (None, None, Some(Left::Passed(file))) => file.clone(),
                 _ => return Ok(false),
             }
         };
@@ -301,7 +303,7 @@ impl Overlay {
         if state.epoch != epoch {
             return Ok(Claimed::MovedOn);
         }
-        let passed = Passed::new(Arc::new(file), meta.key());
+        let passed = Passed::new(Arc::new(file), meta);
         state.nodes.pass(node, passed.clone());
         Ok(Claimed::Passed(passed))
     }
@@ -309,17 +311,17 @@ impl Overlay {
     /// Claims a file that was just made, for its first handle.
     pub(super) fn claim_made(&self, node: NodeId, made: &File, access: Access) -> Result<Claimed> {
         let doing = || "open a new file".to_owned();
-        let key = Meta::of(made.as_fd()).doing(doing)?.key();
+        let meta = Meta::of(made.as_fd()).doing(doing)?;
         let file = file::reopen(made.as_fd(), OFlags::RDONLY | OFlags::NONBLOCK);
         let file = file.or_else(|_| file::reopen(made.as_fd(), OFlags::PATH)).doing(doing)?;
         let mut state = self.state.lock();
-        if let Some(claimed) = state.claim_open(node, key, access)? {
+        if let Some(claimed) = state.claim_open(node, meta.key(), access)? {
             return Ok(claimed);
         }
-        if !state.nodes.is_lower(node, key) {
+        if !state.nodes.is_lower(node, meta.key()) {
             return Ok(Claimed::MovedOn);
         }
-        let passed = Passed::new(Arc::new(file), key);
+        let passed = Passed::new(Arc::new(file), &meta);
         state.nodes.pass(node, passed.clone());
         Ok(Claimed::Passed(passed))
     }
@@ -360,8 +362,9 @@ impl Overlay {
                 passed.handles.fetch_add(1, Ordering::SeqCst);
                 Claimed::Passed(passed.clone())
             }
-            (None, None, Some(Left::Passed(file, key))) => {
-                let passed = Passed::new(file.clone(), *key);
+            (None, None, Some(Left::Passed(file))) => {
+                let meta = Meta::of(file.as_fd()).doing(|| "open a file without a name".to_owned())?;
+                let passed = Passed::new(file.clone(), &meta);
                 state.nodes.pass(node, passed.clone());
                 Claimed::Passed(passed)
             }

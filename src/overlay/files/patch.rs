@@ -19,9 +19,9 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 
-use super::content::drop_set_id;
 use super::copy_up::{Keep, copy_file, same_content_stamp};
 use super::handles::{Backing, Handle, HandleId, OpenFile, OpenFlags};
+use super::set_id::drop_set_id;
 use crate::diff::measure;
 use crate::model::{ChangeId, ChangeKind, Digest, Reason, RelPath};
 use crate::overlay::error::Context;

@@ -8,6 +8,7 @@ use rustix::fs::XattrFlags;
 
 use super::inode::Inode;
 use super::set_attributes::SetTime;
+use super::set_id::may_lend_group;
 use crate::overlay::error::Context;
 use crate::overlay::judge::looks::looks_of_effects;
 use crate::overlay::state::lookup::Origin;
@@ -16,7 +17,6 @@ use crate::overlay::{Caller, Error, Overlay, Result};
 use crate::policy::rules::Action;
 use crate::store::{Effect, PathEffect};
 use crate::sys::file::{OwnLooks, SET_GID};
-use crate::sys::process;
 use crate::sys::reached::Reached;
 use crate::sys::xattr::{self, ACCESS_ACL, DEFAULT_ACL};
 
@@ -171,9 +171,7 @@ impl Overlay {
 /// the set-gid bit as `chmod` does, but it sees us set the ACL, not the caller.
 fn drop_foreign_set_gid(inode: &Reached, caller: &Caller) -> std::io::Result<()> {
     let meta = inode.meta()?;
-    let lends_group = || process::rights(caller.pid).is_some_and(|rights| rights.lends_group(meta.gid));
-    let may_lend = || caller.gid == meta.gid || lends_group();
-    match meta.mode & SET_GID != 0 && !may_lend() {
+    match meta.mode & SET_GID != 0 && !may_lend_group(meta.gid, caller) {
         true => inode.set_mode(meta.mode & !SET_GID),
         false => Ok(()),
     }
