@@ -116,7 +116,16 @@ def mount_ready(_bench, system, _number):
     return time.perf_counter_ns() - began
 
 
-# Large files.
+# Files that are long or stay open.
+
+def log(bench, system, _number, where):
+    path = system.view / where / "log"
+    took = bench.helper("log", path, bench.saves)
+    if path.read_text() != "one more line\n" * bench.saves:
+        raise Wrong(f"{system.name}: {path} lacks lines")
+    path.unlink()
+    return took[0]
+
 
 def put(bench, system, _number, where):
     path = system.view / where / "large"

@@ -8,6 +8,7 @@
  *   loop worst DIR COUNT MILLIS            reads the files f00000 ... again and again for so long
  *   loop put FILE BYTES                    writes a new file of so many bytes, up to close and with it
  *   loop get FILE                          reads a file to its end
+ *   loop log FILE COUNT                    appends so many lines to one file, which stays open
  *   loop append FILE...                    appends a line to each, up to close and with it
  *   loop replace FILE SOURCE               writes the bytes of SOURCE over FILE, up to close and with it
  *   loop beside save FILE LEAST SEED [COMMAND...]   saves in place again and again while the command runs
@@ -211,6 +212,21 @@ static void get(const char *path)
     printf("%lld\n", now_ns() - begun);
 }
 
+static void log_lines(const char *path, long count)
+{
+    static const char line[] = "one more line\n";
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND, 0644);
+    if (fd < 0)
+        fail("open", path);
+    long long begun = now_ns();
+    for (long i = 0; i < count; i++)
+        if (write(fd, line, sizeof line - 1) != sizeof line - 1)
+            fail("append to", path);
+    printf("%lld\n", (now_ns() - begun) / count);
+    if (close(fd) != 0)
+        fail("close", path);
+}
+
 static void append(const char *path)
 {
     long long begun = now_ns();
@@ -327,6 +343,8 @@ int main(int argc, char **argv)
         put(argv[2], count);
     else if (strcmp(op, "get") == 0)
         get(argv[2]);
+    else if (strcmp(op, "log") == 0)
+        log_lines(argv[2], count);
     else if (strcmp(op, "append") == 0)
         for (int i = 2; i < argc; i++)
             append(argv[i]);

@@ -70,6 +70,8 @@ ROWS = [
     Row("cargo-build", "cargo build, `target` in the mount", programs.cargo_build, needs="cargo", goal=1.03),
     Row("agent", "agent's trace: edits, git, grep", programs.agent, goal=1.6),
     Row("beside", "open + read + close beside a creator", mixed.beside, goal=4),
+    Row("log-pass", "append of a line to an open file, pass path", partial(files.log, where="target")),
+    Row("log-judged", "append of a line to an open file, judged", partial(files.log, where="judged")),
     Row("write-pass", "sequential write with close, pass path", partial(files.put, where="target"), goal=1.05),
     Row("write-judged", "sequential write with close, judged", partial(files.put, where="judged"), goal=4),
     Row("seq-pass", "sequential read, warm, pass path", partial(files.get, where="target"), goal=1.0),
