@@ -29,9 +29,10 @@ use super::{Error, NodeId, Overlay, Result, State};
 use crate::model::{ChangeId, ChangeKind, OperationId, RelPath};
 use crate::policy::rules::Action;
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome, Program};
+use crate::store::rows::operations;
 use crate::store::{
     self, Anchor, DirLooks, Durability, Effect, Epilogue, EventDraft, Inode, Landed, Landing, NewContent, NodeLooks,
-    Operation, PathEffect, Writer, operations,
+    Operation, PathEffect, Writer,
 };
 use crate::sys::file::{FileKind, Meta};
 

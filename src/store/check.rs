@@ -6,9 +6,9 @@
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use super::anchors::{Anchor, MovedDir};
-use super::backups::Backup;
-use super::upper::{Held, UpperId, UpperRow, What, parse_row};
+use super::rows::anchors::{Anchor, MovedDir};
+use super::rows::backups::Backup;
+use super::rows::upper::{Held, UpperId, UpperRow, What, parse_row};
 use super::{Context, Result, STATE_DIR_NAME, Store, is_temp_name};
 use crate::model::{ChangeId, ChangeKind, Digest, ID_DIGITS, Looks, RelPath};
 use crate::protocol::Event;

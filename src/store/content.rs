@@ -1,4 +1,7 @@
 //! Content by hash, each once: small in the database, so that it commits with what refers to it; large as a file.
+//! [`purge`] lets go of what backups had.
+
+pub(super) mod purge;
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -7,8 +10,8 @@ use std::io;
 use rusqlite::OptionalExtension;
 
 use super::database::Database;
-use super::layout::StateDirs;
-use super::upper::UpperId;
+use super::disk::layout::StateDirs;
+use super::rows::upper::UpperId;
 use super::{Context, Result};
 use crate::model::Digest;
 use crate::sys::sqlite::Transaction;
@@ -274,7 +277,7 @@ fn open_large(dirs: &StateDirs, digest: Digest) -> Result<File> {
 pub(super) fn open_kept(place: &Place) -> io::Result<File> {
     match place.open(OFlags::RDONLY) {
         // Content that is kept by name has the mode that the view showed.
-        Err(err) if err.raw_os_error() == Some(libc::EACCES) => super::layout::open_despite_mode(place),
+        Err(err) if err.raw_os_error() == Some(libc::EACCES) => super::disk::layout::open_despite_mode(place),
         opened => opened.map(File::from),
     }
 }
@@ -299,7 +302,7 @@ fn link_over(upper: &Place, kept: &Place) -> io::Result<()> {
 
 /// Returns a name for a file that is about to be kept or to go. The next start removes leftover files with such names.
 pub(super) fn passing_name() -> String {
-    format!("new-{}", super::landing::random_suffix())
+    format!("new-{}", super::journal::landing::random_suffix())
 }
 
 fn check_is(digest: Digest, found: Digest) -> Result<()> {

@@ -1,4 +1,11 @@
 //! The one database: its schema, its pragmas and its counters.
+//!
+//! When it reaches the disk: [`unsynced`] content first, then the log, by a [`checkpoint`]. After an error of the disk:
+//! [`halt`].
+
+pub(super) mod checkpoint;
+pub(super) mod halt;
+pub(super) mod unsynced;
 
 use std::fs::File;
 use std::io;
@@ -8,12 +15,14 @@ use parking_lot::Condvar;
 use rusqlite::Connection;
 use rustix::fs::StatVfsMountFlags;
 
-use super::fulfilment::{Going, Waiting};
-use super::halt::Halt;
-use super::layout::StateDirs;
-use super::upper::UpperId;
-use super::{Context, Error, Result, events, journal};
+use super::database::halt::Halt;
+use super::disk::layout::StateDirs;
+use super::journal::fulfilment::{Going, Waiting};
+use super::rows::upper::UpperId;
+use super::{Context, Error, Result};
 use crate::model::{Digest, InodeKey};
+use crate::store::journal::intent;
+use crate::store::rows::events;
 use crate::sys::sqlite::{self, LogMover, OpenError, Transaction};
 
 /// Raised when a table or its rows change their meaning. Other versions are refused, not guessed at: rows up to version 4
@@ -273,7 +282,7 @@ impl Database {
             self.halt.check()?;
         }
         let transaction = Transaction::begin(&mut self.connection)?;
-        self.undone.iter().try_for_each(|intent| journal::retract(&transaction, *intent))?;
+        self.undone.iter().try_for_each(|intent| intent::retract(&transaction, *intent))?;
         self.waiting.record(&transaction, going)?;
         let value = work(&transaction)?;
         transaction.commit()?;

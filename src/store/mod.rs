@@ -1,51 +1,29 @@
 //! Everything durable: held changes, backups, content by hash, anchors, events, and the journal by which lower changes.
 //!
 //! The store knows no mount and no view. It owns one state directory, reached by descriptor, and the database in it. Only
-//! the store places or replaces judged content in lower, through a [`landing::Landing`]. A commit reaches the page cache
-//! by `write(2)`, so it survives a killed daemon. Start reading at [`Store::open`].
+//! the store places or replaces judged content in lower, through a [`Landing`]. A commit reaches the page cache by
+//! `write(2)`, so it survives a killed daemon.
+//!
+//! Start reading at [`Store::open`]. Rooms:
+//! - [`disk`]: where everything stands
+//! - [`database`], the [`rows`] in it, and [`content`] by hash
+//! - [`journal`]: how lower changes
+//! - [`check`]: whether all of it is consistent
 //!
 //! Invariants:
 //! - No lower entry is replaced or removed before its content is in [`content`] (DESIGN, invariant 4).
-//! - An upper inode becomes a lower inode only if nothing can go on writing to it. The caller tells [`landing`] which one
-//!   that is; all others are copied (invariant 5).
+//! - An upper inode becomes a lower inode only if nothing can go on writing to it. The caller tells
+//!   [`Landing`] which one that is; all others are copied (invariant 5).
 //! - Settled rows and the journal entry that made them change in one database transaction.
 
-mod anchors;
-mod backups;
-mod boot;
 mod check;
-mod checkpoint;
 mod content;
-mod copied;
 mod database;
-mod device;
-mod elsewhere;
-mod events;
-mod followers;
-mod fulfilment;
-mod halt;
-mod ids;
-mod inspections;
+mod disk;
 mod journal;
-mod landing;
-mod layout;
-pub mod operations;
-mod places;
-mod purge;
-mod readings;
-mod recovery;
-mod renames;
-mod reserve;
-mod room;
-mod runs;
-mod spared;
-mod sweep;
+pub mod rows;
 #[cfg(test)]
 mod tests;
-mod unsynced;
-mod upper;
-mod verdicts;
-mod windows;
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -58,36 +36,36 @@ use crate::model::RelPath;
 use crate::sys::file::Meta;
 use crate::sys::tree::{Place, Tree};
 
-pub use anchors::{Anchor, AnchorState, DirPlace, Known, MovedDir, Went};
-pub use backups::Backup;
 pub use check::{Fault, FaultKind, Scope};
 pub use content::StagedContent;
-pub use events::{Event, EventDraft, Gathered, LOG_BYTES_MAX};
-pub use inspections::{Depth, Inspection};
-pub use journal::{Epilogue, Fate, Landed};
-pub use landing::{Applied, Durability, Landing, NewContent, Promised, StepOutcome};
-pub use layout::{
+pub use disk::layout::{
     BACKUP_VARIABLE, HolderNote, Location, Lock, STAGE_VARIABLE, STATE_DIR_NAME, STATE_VARIABLE, StateDirs,
     TEMP_PREFIX, holder_note, is_temp_name, read_instance,
 };
-pub use operations::{DirLooks, Effect, Inode, NodeLooks, Operation, PathEffect, Version};
-pub use readings::{Baseline, Counted, MeterRow, Reader};
-pub use recovery::Recovered;
-pub use renames::check_renames;
-pub use room::{Nameless, Room};
-pub use upper::{Base, Below, FileLooks, Held, Kept, NewUpper, UpperFile, UpperId, UpperRow, What, Writer};
-pub use verdicts::Verdict;
-pub use windows::{RecentLanding, WindowNote};
+pub use disk::renames::check_renames;
+pub use disk::room::{Nameless, Room};
+pub use journal::intent::{Epilogue, Fate, Landed};
+pub use journal::landing::{Applied, Durability, Landing, NewContent, Promised, StepOutcome};
+pub use journal::recovery::Recovered;
+pub use rows::anchors::{Anchor, AnchorState, DirPlace, Known, MovedDir, Went};
+pub use rows::backups::Backup;
+pub use rows::events::{Event, EventDraft, Gathered, LOG_BYTES_MAX};
+pub use rows::inspections::{Depth, Inspection};
+pub use rows::operations::{DirLooks, Effect, Inode, NodeLooks, Operation, PathEffect, Version};
+pub use rows::readings::{Baseline, Counted, MeterRow, Reader};
+pub use rows::upper::{Base, Below, FileLooks, Held, Kept, NewUpper, UpperFile, UpperId, UpperRow, What, Writer};
+pub use rows::verdicts::Verdict;
+pub use rows::windows::{RecentLanding, WindowNote};
 
-use checkpoint::Checkpointer;
 pub use database::Removed;
+use database::checkpoint::Checkpointer;
 
+use content::purge::Purging;
 use database::Database;
-use followers::Followers;
-use halt::Halt;
-use purge::Purging;
-use reserve::Reserve;
-use unsynced::Unsynced;
+use database::halt::Halt;
+use database::unsynced::Unsynced;
+use disk::reserve::Reserve;
+use rows::followers::Followers;
 
 /// What can go wrong below, with what was being done to what.
 #[derive(Debug, thiserror::Error)]
@@ -277,7 +255,7 @@ impl Store {
         self.unsynced.sync()?;
         // Through a descriptor of its own, so that other threads can commit meanwhile.
         let log = self.database.lock().log_file()?;
-        halt::sync_log(&log, &self.halt)
+        database::halt::sync_log(&log, &self.halt)
     }
 
     /// Like [`Self::sync`], and syncs the names in `stage/`, also those that were not synced when they were made.

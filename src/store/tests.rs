@@ -10,7 +10,7 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use super::copied::Project;
+use super::disk::copied::Project;
 use super::*;
 use crate::model::{BackupKind, ChangeId, ChangeKind, Digest, Reason, RelPath, Stamp, Timestamp};
 use crate::policy::settings::BackupLimits;
@@ -216,7 +216,7 @@ fn replacement(bench: &Bench) -> Landing<'_> {
 }
 
 /// The same, promised and applied.
-fn applied(bench: &Bench) -> super::landing::Applied<'_> {
+fn applied(bench: &Bench) -> super::journal::landing::Applied<'_> {
     let applied = replacement(bench).promise(Epilogue::default()).unwrap().apply().unwrap();
     assert_eq!(std::fs::read_to_string(bench.path("a")).unwrap(), "new\n");
     applied
@@ -285,7 +285,7 @@ fn what_is_made_where_a_removal_is_undone_stays_and_the_removed_is_a_backup() {
 }
 
 /// The file `new` about to take the place of `a`.
-fn promised(bench: &Bench) -> super::landing::Promised<'_> {
+fn promised(bench: &Bench) -> super::journal::landing::Promised<'_> {
     std::fs::write(bench.path("a"), "old\n").unwrap();
     std::fs::write(bench.path("new"), "new\n").unwrap();
     let mut landing = Landing::new(bench.store(), Durability::Cached);
@@ -378,7 +378,7 @@ fn recovery_finishes_where_a_file_has_taken_the_place_of_another_and_else_leaves
 }
 
 /// A landing of the file `new` in the place of the directory `d`, with `d/a` and `d/sub`, promised and applied.
-fn supplanted(bench: &Bench) -> super::landing::Applied<'_> {
+fn supplanted(bench: &Bench) -> super::journal::landing::Applied<'_> {
     std::fs::create_dir_all(bench.path("d/sub")).unwrap();
     std::fs::write(bench.path("d/a"), "old\n").unwrap();
     std::fs::write(bench.path("new"), "new\n").unwrap();
@@ -472,7 +472,8 @@ fn what_is_kept_after_the_clock_has_jumped_back_is_the_newest() {
         std::fs::write(bench.path("a"), text).unwrap();
         let (content, backup) = bench.backup("a");
         let backup = Backup { created, ..backup };
-        let kept = |tx: &sqlite::Transaction<'_>| content.commit(tx).and_then(|()| backups::put(tx, &backup));
+        let kept =
+            |tx: &sqlite::Transaction<'_>| content.commit(tx).and_then(|()| super::rows::backups::put(tx, &backup));
         bench.store().database.lock().write(kept).unwrap();
     };
     let (now, year) = (now_millis(), 365 * 86_400_000);
@@ -751,7 +752,7 @@ fn content_that_a_power_cut_has_emptied_goes_when_nothing_needs_it() {
         (content.digest, backup)
     };
     let ((whole, _), (unneeded, _), (backup, named)) = (content("a", 1), content("b", 2), content("c", 3));
-    bench.store().database.lock().write(|tx| backups::put(tx, &named).map(|_| ())).unwrap();
+    bench.store().database.lock().write(|tx| super::rows::backups::put(tx, &named).map(|_| ())).unwrap();
     let file = |digest: Digest| bench.path(&format!(".fettle/content/{digest}"));
     let files = [whole, unneeded, backup].map(file);
     files[1..].iter().for_each(|file| drop(File::create(file).unwrap()));
@@ -905,19 +906,20 @@ fn an_id_that_a_power_cut_took_is_known_and_leads_on_from_those_before_it() {
         held: Some(held(&lost)),
         looks: None,
     };
-    let superseded = (before, path("a"), journal::Fate::Superseded { by: lost.clone() });
+    let superseded = (before, path("a"), super::Fate::Superseded { by: lost.clone() });
     let epilogue = Epilogue { save: vec![row], verdicts: vec![superseded], ..Epilogue::default() };
     bench.store().record_epilogue(&epilogue).unwrap();
     bench.machine_starts_again();
     assert_eq!(bench.recover().unwrap().gone, [path("a")]);
-    assert_eq!(bench.store().verdict(&lost).unwrap().unwrap().fate, journal::Fate::Lost);
+    assert_eq!(bench.store().verdict(&lost).unwrap().unwrap().fate, super::Fate::Lost);
     let (faults, _) = bench.store().check(&bench.lower, &Scope::default()).unwrap();
     assert_eq!(faults, []);
 }
 
 #[test]
 fn what_is_written_to_a_change_while_it_is_decided_on_outlives_a_kill() {
-    use journal::Fate;
+    use super::Fate;
+
     let decided = [(Fate::Discarded, true), (Fate::Discarded, false), (Fate::Applied, true), (Fate::Removed, true)];
     for (fate, writes) in decided {
         let mut bench = Bench::new();
@@ -981,7 +983,7 @@ fn upper_files_that_come_or_go_are_no_orphans_and_those_that_stay_for_nothing_ar
     let id = new.keep();
     assert_eq!(orphans(), [format!("stage/{id}")]);
     let intent =
-        journal::Intent { epilogue: Epilogue { drop: vec![id], ..Epilogue::default() }, ..journal::Intent::default() };
+        journal::intent::Intent { epilogue: Epilogue { drop: vec![id], ..Epilogue::default() }, ..Default::default() };
     bench.store().record_soon(0, intent);
     bench.store().drop_upper_file(id);
     assert!(bench.path(&format!(".fettle/stage/{id}")).exists(), "it goes when that is recorded");
@@ -1048,7 +1050,7 @@ fn more_backups_than_are_read_at_once_are_told_newest_first_and_purged() {
     let made: Vec<i64> = (0..300).map(|number| backup.created - 1000 * (number * 7 % 300)).collect();
     for created in &made {
         let backup = Backup { created: *created, ..backup.clone() };
-        bench.store().database.lock().write(|tx| backups::put(tx, &backup).map(|_| ())).unwrap();
+        bench.store().database.lock().write(|tx| super::rows::backups::put(tx, &backup).map(|_| ())).unwrap();
     }
     let told = |bench: &Bench| -> Vec<i64> {
         bench.store().backups().unwrap().into_iter().map(|backup| backup.created).collect()
@@ -1072,7 +1074,12 @@ fn backups_of_one_moment_have_names_of_their_own_dated_on() {
     let put = |name: &str, created: i64| {
         let (content, backup) = bench.backup(name);
         let backup = Backup { created, ..backup };
-        bench.store().database.lock().write(|tx| content.commit(tx).and_then(|()| backups::put(tx, &backup))).unwrap()
+        bench
+            .store()
+            .database
+            .lock()
+            .write(|tx| content.commit(tx).and_then(|()| super::rows::backups::put(tx, &backup)))
+            .unwrap()
     };
     assert_eq!(put("a.20010909_014640_000", moment + 20_000), "a.20010909_014640_000.20010909_014700_000");
     let names: Vec<String> = (0..300).map(|_| put("a", moment)).collect();

@@ -9,7 +9,8 @@ use crate::model::{ChangeId, OperationId};
 use crate::overlay::Overlay;
 use crate::overlay::review::Reviewed;
 use crate::protocol::{ErrorBody, ErrorCode, Event, EventName};
-use crate::store::{self, Effect, Fate, Operation, operations};
+use crate::store::rows::operations;
+use crate::store::{self, Effect, Fate, Operation};
 
 /// How many confirms a message names: of ten thousand files, each may have been confirmed alone.
 const CONFIRMS_NAMED: usize = 20;

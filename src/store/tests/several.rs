@@ -5,7 +5,7 @@ use std::io::Write;
 use super::*;
 
 /// Files `a` and `b`, and what is promised to land there.
-fn promised_pair(bench: &Bench) -> super::super::landing::Promised<'_> {
+fn promised_pair(bench: &Bench) -> crate::store::journal::landing::Promised<'_> {
     let mut landing = Landing::new(bench.store(), Durability::Synced);
     std::fs::write(bench.path("new"), "new\n").unwrap();
     let (file, meta) = (bench.file("new"), bench.meta("new"));
@@ -104,7 +104,7 @@ fn what_was_edited_in_place_after_it_landed_has_landed() {
 }
 
 /// `n`, a directory with `f`, goes to `g/n`, and `f` is made there anew.
-fn renamed(bench: &Bench) -> super::super::landing::Applied<'_> {
+fn renamed(bench: &Bench) -> crate::store::journal::landing::Applied<'_> {
     ["n", "g"].iter().for_each(|dir| std::fs::create_dir(bench.path(dir)).unwrap());
     std::fs::write(bench.path("n/here"), "here\n").unwrap();
     std::fs::write(bench.path("new"), "new\n").unwrap();
@@ -186,7 +186,8 @@ fn the_names_cannot_be_synced() {
 fn a_directory_cannot_be_removed() {
     let mut bench = Bench::new();
     std::fs::create_dir_all(bench.path("d/e")).unwrap();
-    let doom = |dir| bench.store().database.lock().write(|tx| super::super::recovery::doom_dir(tx, &path(dir)));
+    let doom =
+        |dir| bench.store().database.lock().write(|tx| crate::store::journal::recovery::doom_dir(tx, &path(dir)));
     ["d", "d/e"].into_iter().for_each(|dir| doom(dir).unwrap());
     let steps = fails_at(&bench, Calls::Changing, "d", 1, libc::EPERM);
     assert!(bench.recover().unwrap().is_nothing(), "the start does not fail by it");

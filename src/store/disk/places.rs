@@ -1,0 +1,111 @@
+//! The places of content, as the database knows them: the state directory, or directories that variables name.
+//!
+//! A start that is given other places than the last one finds nothing of what is held or kept. If that were taken for
+//! lost, its rows would go, and with the next start its files. So such a start is refused before it changes anything. If
+//! the content is found all the same, because a person has moved it, or there is none, the new places are noted.
+
+use std::io;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::layout::{BACKUP_VARIABLE, Location, STAGE_VARIABLE};
+use crate::protocol::DirPath;
+use crate::store::rows::upper::{What, parse_row, to_row};
+use crate::store::{Context, Error, Result, Store};
+
+const PLACES: &str = "places";
+
+/// The directories given for content; `None` if it stands in the state directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Places {
+    pub stage: Option<DirPath>,
+    pub content: Option<DirPath>,
+}
+
+impl Places {
+    pub fn of(location: &Location) -> Self {
+        let given = |path: &Option<PathBuf>| path.clone().map(DirPath);
+        Self { stage: given(&location.stage), content: given(&location.backups) }
+    }
+}
+
+impl Store {
+    /// Called before anything that takes what is missing for lost, or for landed.
+    pub(in crate::store) fn check_places(&self) -> Result<()> {
+        let (now, noted) = (self.dirs.places(), self.noted_places()?);
+        if noted.as_ref() == Some(now) {
+            return Ok(());
+        }
+        let before = noted.as_ref();
+        // A state from before places were noted may have been given any.
+        let is_missing_in_stage = before.is_none_or(|before| before.stage != now.stage) && self.misses_upper_files()?;
+        let is_missing_in_content =
+            before.is_none_or(|before| before.content != now.content) && self.misses_content()?;
+        match before {
+            Some(before) if is_missing_in_stage => Err(elsewhere("held", STAGE_VARIABLE, before.stage.as_ref())),
+            Some(before) if is_missing_in_content => Err(elsewhere("kept", BACKUP_VARIABLE, before.content.as_ref())),
+            None if is_missing_in_stage || is_missing_in_content => Ok(()),
+            Some(_) | None => self.note_places(now),
+        }
+    }
+
+    /// True if what is missing in the places of this start is lost, because it was put there.
+    pub(in crate::store) fn knows_places(&self) -> Result<bool> {
+        Ok(self.noted_places()?.as_ref() == Some(self.dirs.places()))
+    }
+
+    fn noted_places(&self) -> Result<Option<Places>> {
+        self.setting(PLACES)?.map(|json| parse_row(&json, self.dirs.describe())).transpose()
+    }
+
+    fn note_places(&self, places: &Places) -> Result<()> {
+        let row = to_row(places)?;
+        self.database.lock().write(|tx| {
+            tx.execute("INSERT OR REPLACE INTO setting (key, value) VALUES (?1, ?2)", (PLACES, row))?;
+            Ok(())
+        })
+    }
+
+    /// True also if there is an intent: a landing that was broken off may be of an upper file without a row, and how far
+    /// it came can only be told in the place where that file was.
+    fn misses_upper_files(&self) -> Result<bool> {
+        if !self.load_intents()?.is_empty() {
+            return Ok(true);
+        }
+        for row in self.load_upper()?.into_iter().filter(|row| row.what != What::Whiteout) {
+            let doing = || format!("stat upper file {}", row.id);
+            if self.dirs.stage_place(row.id)?.stat().doing(doing)?.is_none() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn misses_content(&self) -> Result<bool> {
+        let names = {
+            let database = self.reading()?;
+            let mut statement = database.reader().prepare("SELECT sha256 FROM content WHERE bytes IS NULL")?;
+            let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
+            rows.collect::<rusqlite::Result<Vec<_>>>()?
+        };
+        for name in names {
+            if self.dirs.content_place(&name)?.stat().doing(|| format!("stat content {name}"))?.is_none() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// The error for content that is `what`, held or kept, in the place that `variable` named before.
+fn elsewhere(what: &str, variable: &str, before: Option<&DirPath>) -> Error {
+    let why = match before {
+        Some(DirPath(path)) => format!(
+            "it is in {}: set {variable} to that, or move all that is there to where {variable} says now",
+            path.display()
+        ),
+        None => format!("it is in the state directory itself: unset {variable}, or move all that is there"),
+    };
+    Error::Io { doing: format!("look for what is {what}"), cause: io::Error::other(why) }
+}
