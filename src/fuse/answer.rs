@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 
 use fuser::{
     Errno, FileHandle, FopenFlags, Generation, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
@@ -11,7 +10,7 @@ use fuser::{
 use rustix::fs::StatVfs;
 
 use super::attr::{MISSING_TTL, Named, Shown, nothing};
-use crate::overlay::{Passed, Registration};
+use crate::overlay::{Handover, Registration};
 use crate::sys::backing::clearing_set_id;
 
 /// A node id is never given to another file while the kernel knows it, so generations are not needed.
@@ -25,7 +24,7 @@ pub struct OpenedFile {
     pub handle: FileHandle,
     pub flags: FopenFlags,
     /// The kernel may read and write this file by itself.
-    pub passed: Option<Arc<Passed>>,
+    pub handover: Option<Handover>,
 }
 
 impl OpenedFile {
@@ -36,8 +35,13 @@ impl OpenedFile {
         &self,
         register: impl FnOnce(BorrowedFd<'_>) -> io::Result<B>,
     ) -> Option<&B> {
+        let handover = self.handover.as_ref()?;
         let register = |file: BorrowedFd<'_>| -> Option<Registration> {
-            match clearing_set_id(|| register(file)) {
+            let registered = match handover.keeps_set_id {
+                true => register(file),
+                false => clearing_set_id(|| register(file)),
+            };
+            match registered {
                 Ok(id) => Some(Box::new(id)),
                 Err(err) => {
                     // The file system below may be stacked too high, for example. The file is then cached like others.
@@ -46,7 +50,7 @@ impl OpenedFile {
                 }
             }
         };
-        self.passed.as_ref()?.registration(register)?.downcast_ref()
+        handover.registration(register)?.downcast_ref()
     }
 }
 

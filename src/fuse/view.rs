@@ -219,7 +219,7 @@ impl View {
             Whose::Desk(node) => {
                 let handle = at_desk(self.desk.open(node, may_write(flags), caller))?;
                 // The content of a virtual file changes by itself, and its offsets may mean nothing.
-                Ok(OpenedFile { handle: FileHandle(handle), flags: FopenFlags::FOPEN_DIRECT_IO, passed: None })
+                Ok(OpenedFile { handle: FileHandle(handle), flags: FopenFlags::FOPEN_DIRECT_IO, handover: None })
             }
         }
     }
@@ -440,13 +440,13 @@ fn opened_file(opened: Opened, flags: i32, further: FopenFlags) -> OpenedFile {
     if opened.keep_cache {
         flags_out |= FopenFlags::FOPEN_KEEP_CACHE;
     }
-    if may_write(flags) && opened.passed.is_none() {
+    if may_write(flags) && opened.handover.is_none() {
         // Through the page cache, a program that reads what it has just written might see what was there before: when the
         // kernel learns of another write's time it drops a page that is still on its way to us, and reads it from us too
         // early. And before the first write it would ask for the file's capabilities, in order to drop them.
         flags_out |= FopenFlags::FOPEN_DIRECT_IO;
     }
-    OpenedFile { handle: FileHandle(opened.handle.0), flags: flags_out, passed: opened.passed }
+    OpenedFile { handle: FileHandle(opened.handle.0), flags: flags_out, handover: opened.handover }
 }
 
 /// Whether an open of these flags may change content; `O_TRUNC` does so without write access.

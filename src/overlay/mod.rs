@@ -57,7 +57,7 @@ pub use error::{Error, Result};
 pub use files::attributes::Attributes;
 pub use files::handles::{HandleId, OpenFlags};
 pub use files::open::Opened;
-pub use files::passed::{Passed, Registration};
+pub use files::passed::{Handover, Registration};
 pub use files::patch::{Rewrite, RewriteHow, changed_since};
 pub use files::reading::Shown;
 pub use files::set_attributes::{SetAttributes, SetTime};

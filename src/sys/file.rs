@@ -16,8 +16,8 @@ pub use content::{
     is_small_and_whole, overwrite, read_about, read_all, read_at, read_named, same_content, take_back,
 };
 pub use looks::{
-    Listed, OwnLooks, acl_of, copy_looks, copy_looks_but, copy_metadata, copy_owner, give_mode, give_times,
-    gives_group, masked_group, mode_beside_list, set_mode, set_owner,
+    Listed, OwnLooks, acl_of, clear_set_id, copy_looks, copy_looks_but, copy_metadata, copy_owner, give_mode,
+    give_times, gives_group, masked_group, mode_beside_list, set_mode, set_owner,
 };
 
 use crate::model::{Births, InodeKey, Stamp, Timestamp};

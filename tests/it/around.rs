@@ -296,7 +296,7 @@ f = os.open(T, os.O_RDONLY); raises("EPERM", os.fchmod, f, 0o4755)
 "#;
     file_capabilities: NONE, r#"
 raises("EPERM", os.setxattr, T, "security.capability", bytes.fromhex("0100000200040000000000000000000000000000"))
-raises("EPERM", os.setxattr, T, "trusted.x", b"1"); raises("EPERM", os.removexattr, T, "security.capability")
+raises("EPERM", os.setxattr, T, "trusted.x", b"1"); raises("EPERM", os.removexattr, T, "trusted.x")
 assert subprocess.run(["setcap", "cap_net_raw+ep", T], stderr=subprocess.DEVNULL).returncode != 0
 "#;
     device_nodes: NONE, r#"

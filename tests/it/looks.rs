@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use crate::harness::script::python;
 use crate::harness::{Disk, Output, Scratch, View, lines, mounted_scratch, with_changed_lines};
 
 const HOOK: &str = ".git/hooks/pre-commit";
@@ -244,4 +245,36 @@ fn a_list_that_a_program_gives_or_takes_on_xfs_lands_as_it_was_reviewed() {
     view.cli(&["confirm", "--all", "--yes"]).ok();
     assert_eq!((lists(&scratch.lower()), lists(view.root())), (reviewed.clone(), reviewed));
     view.unmount();
+}
+
+#[test]
+fn judged_content_lends_nobody_s_rights_whoever_writes_it() {
+    let scratch = mounted_scratch!();
+    if !rustix::process::geteuid().is_root() {
+        // Capabilities are root's to give.
+        return;
+    }
+    scratch.write(".fettle.toml", "[[rule]]\nmatch = \"ruled\"\naction = \"hold\"\n");
+    for path in ["ruled", "emptied", "able", ".git/dir/able"] {
+        scratch.write(path, TEXT);
+        set_mode(&scratch.project().join(path), if path.ends_with("able") { 0o755 } else { 0o4755 });
+    }
+    let give = r#"
+caps = bytes.fromhex("0100000200040000000000000000000000000000")
+for path in ("able", ".git/dir/able"): os.setxattr(path, "security.capability", caps)
+"#;
+    assert_eq!(python(&scratch, &scratch.project(), give).status, 0);
+    let view = scratch.mount_at("view");
+    let act = r#"
+def lends(path): return os.stat(path).st_mode & 0o6000 != 0
+os.setxattr("ruled", "user.a", b"1"); assert lends("ruled")
+with open("ruled", "ab", buffering=0) as f: f.write(b"more"); assert os.fstat(f.fileno()).st_mode & 0o6000 == 0
+os.setxattr("emptied", "user.a", b"1"); os.close(os.open("emptied", os.O_WRONLY | os.O_TRUNC)); assert not lends("emptied")
+os.truncate("able", 3); raises("ENODATA", os.getxattr, "able", "security.capability")
+raises("EXDEV", os.rename, ".git/dir", "dir"); os.removexattr(".git/dir/able", "security.capability"); os.rename(".git/dir", "dir")
+"#;
+    let output = python(&scratch, view.root(), act);
+    assert_eq!(output.status, 0, "{}", output.stderr);
+    view.cli(&["confirm", "ruled"]).ok();
+    assert_eq!((modes(&view, "ruled").1, scratch.read("ruled")), (0o755, format!("{TEXT}more")));
 }

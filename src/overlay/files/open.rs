@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use super::handles::{Access, Backing, HandleId, OpenFile, OpenFlags, Target};
 use super::heritage::Heritage;
-use super::passed::{Claimed, Passed, PassedHandle};
+use super::passed::{Claimed, Handover, Passed, PassedHandle};
 use super::set_id::drop_set_id;
 use crate::model::{RelPath, Stamp};
 use crate::overlay::error::Context;
@@ -26,7 +26,7 @@ pub struct Opened {
     /// True if the content that the kernel has cached is still valid.
     pub keep_cache: bool,
     /// Set if the file passes: the kernel may read and write this file of lower itself.
-    pub passed: Option<Arc<Passed>>,
+    pub handover: Option<Handover>,
 }
 
 /// What the view has at a path that is to be opened, as of an epoch.
@@ -111,7 +111,7 @@ impl Overlay {
         let tree = self.tree_of(caller.pid);
         self.state.lock().saw_opened(&path, &open, (below, epoch), tree);
         self.empty_at_open(id, &open, flags, caller)?;
-        Ok(Opened { handle: id, keep_cache, passed: None })
+        Ok(Opened { handle: id, keep_cache, handover: None })
     }
 
     /// With write access the kernel itself refuses before it asks us. For `O_TRUNC` alone it refuses only after the open,
@@ -145,32 +145,37 @@ impl Overlay {
             }
         };
         let by_kernel = self.passes_through();
-        let handle = self.add_passed_handle(node, &passed, file, flags, caller);
+        let (handle, handover) = self.add_passed_handle(node, passed, file, flags, caller);
         if by_kernel && flags.may_change() {
             self.forget_attributes(node);
         } else if let Some(below) = below.filter(|_| by_kernel) {
             self.forget_older_attributes(node, &below);
         }
-        match by_kernel {
-            true => Ok(Opened { handle, keep_cache: false, passed: Some(passed) }),
-            false => Ok(Opened { handle, keep_cache: self.keep_cache(node, below), passed: None }),
-        }
+        let keep_cache = !by_kernel && self.keep_cache(node, below);
+        Ok(Opened { handle, keep_cache, handover })
     }
 
     /// `file` has shown that the open is possible. It is kept if we are to read and write it, not the kernel.
     fn add_passed_handle(
         &self,
         node: NodeId,
-        passed: &Arc<Passed>,
+        passed: Arc<Passed>,
         file: Arc<File>,
         flags: OpenFlags,
         caller: &Caller,
-    ) -> HandleId {
-        let own = (!self.passes_through()).then_some(file);
-        if own.is_none() && flags.may_change() {
+    ) -> (HandleId, Option<Handover>) {
+        let target = PassedHandle::new(passed, flags);
+        let handover = match self.passes_through() {
+            true => Some(target.hand_over(file, self.grants.suid)),
+            false => {
+                target.keep(file);
+                None
+            }
+        };
+        if handover.is_some() && flags.may_change() {
             self.state.lock().nodes.note_written_past(node);
         }
-        self.add_handle(node, Target::Passed(PassedHandle::new(passed.clone(), flags, own)), flags, caller, None)
+        (self.add_handle(node, Target::Passed(target), flags, caller, None), handover)
     }
 
     /// Returns what is at the path, if that is the file of this node. Otherwise `ESTALE`, which makes the kernel look the
@@ -285,7 +290,7 @@ impl Overlay {
         };
         let id = self.add_handle(node, Target::Judged(open.clone()), flags, caller, None);
         self.empty_at_open(id, &open, flags, caller)?;
-        Ok(Opened { handle: id, keep_cache: true, passed: None })
+        Ok(Opened { handle: id, keep_cache: true, handover: None })
     }
 
     pub(super) fn backing_of(&self, path: &RelPath, origin: &Origin) -> Result<Backing> {
@@ -428,13 +433,12 @@ impl Overlay {
             // Someone else is replacing it at this moment.
             Claimed::Judged(_) | Claimed::MovedOn => return Err(Error::Errno(libc::ESTALE)),
         };
-        let handle = self.add_passed_handle(entry.node, &passed, Arc::new(file), flags, caller);
-        let passed = self.passes_through().then_some(passed);
-        let entry = match &passed {
+        let (handle, handover) = self.add_passed_handle(entry.node, passed, Arc::new(file), flags, caller);
+        let entry = match &handover {
             Some(_) => Entry { attributes: Attributes { holds: Holds::Briefly, ..entry.attributes }, ..entry },
             None => entry,
         };
-        Ok((entry, Opened { handle, keep_cache: false, passed }))
+        Ok((entry, Opened { handle, keep_cache: false, handover }))
     }
 
     fn create_judged(&self, new: &NewFile<'_>) -> Result<(Entry, Opened)> {
@@ -455,7 +459,7 @@ impl Overlay {
         let id = self.add_handle(entry.node, Target::Judged(open), flags, caller, None);
         self.saw_free(path, caller);
         self.handle(id)?.note_began();
-        Ok((entry, Opened { handle: id, keep_cache: true, passed: None }))
+        Ok((entry, Opened { handle: id, keep_cache: true, handover: None }))
     }
 }
 

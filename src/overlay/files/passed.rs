@@ -32,7 +32,7 @@ use crate::overlay::{Error, Overlay, Policy, Result, State};
 use crate::policy::rules::{Action, Entry as RuleEntry};
 use crate::store::{Durability, Epilogue, Landing, NewContent};
 use crate::sys::OFlags;
-use crate::sys::file::{self, FileKind, Meta, SET_ID};
+use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::lease;
 
 /// What all handles on one passing node share.
@@ -61,22 +61,14 @@ pub(super) enum Claimed {
 }
 
 impl Passed {
-    /// With set-id bits it is not given to the kernel: that would not clear them in writing by itself.
-    fn new(file: Arc<File>, meta: &Meta) -> Arc<Self> {
-        let for_us_alone = meta.mode & SET_ID != 0;
+    fn new(file: Arc<File>, key: InodeKey) -> Arc<Self> {
         Arc::new(Self {
-            key: meta.key(),
+            key,
             file,
-            registration: if for_us_alone { OnceLock::from(None) } else { OnceLock::new() },
+            registration: OnceLock::new(),
             handles: AtomicUsize::new(1),
             parted: AtomicBool::new(false),
         })
-    }
-
-    /// Returns the registration, made by `register` for the first caller: all handles must be answered with the same one,
-    /// or all without one.
-    pub fn registration(&self, register: impl FnOnce(BorrowedFd<'_>) -> Option<Registration>) -> Option<&Registration> {
-        self.registration.get_or_init(|| register(self.file.as_fd())).as_ref()
     }
 
     pub(super) fn file(&self) -> &Arc<File> {
@@ -102,18 +94,53 @@ impl Passed {
     }
 }
 
+/// A file that was opened, and that the kernel may take over.
+#[derive(Clone, Debug)]
+pub struct Handover {
+    passed: Arc<Passed>,
+    /// What shows others below, until the kernel has opened the file, that it may be written.
+    opened: Arc<File>,
+    own: Own,
+    /// Set-id bits count in this mount, and the kernel clears them.
+    pub keeps_set_id: bool,
+}
+
+impl Handover {
+    /// Returns the registration, made by `register` for the first caller: all handles must be answered with the same one,
+    /// or all without one. Without one the handle has the file, from now on.
+    pub fn registration(&self, register: impl FnOnce(BorrowedFd<'_>) -> Option<Registration>) -> Option<&Registration> {
+        let registration = self.passed.registration.get_or_init(|| register(self.passed.file.as_fd())).as_ref();
+        if registration.is_none() {
+            self.own.get_or_init(|| self.opened.clone());
+        }
+        registration
+    }
+}
+
+type Own = Arc<OnceLock<Arc<File>>>;
+
 /// What a handle on a passing file reads and writes, as far as that is left to us.
 pub(in crate::overlay) struct PassedHandle {
     passed: Arc<Passed>,
     flags: OpenFlags,
     /// For writing. Opened when it is needed: the kernel has one of its own where it writes by itself, and thousands of
     /// open files must not cost us twice as many descriptors.
-    own: OnceLock<Arc<File>>,
+    own: Own,
 }
 
 impl PassedHandle {
-    pub fn new(passed: Arc<Passed>, flags: OpenFlags, own: Option<Arc<File>>) -> Self {
-        Self { passed, flags, own: own.map(OnceLock::from).unwrap_or_default() }
+    pub fn new(passed: Arc<Passed>, flags: OpenFlags) -> Self {
+        Self { passed, flags, own: Own::default() }
+    }
+
+    /// `opened` has shown that the open is possible.
+    pub fn hand_over(&self, opened: Arc<File>, keeps_set_id: bool) -> Handover {
+        Handover { passed: self.passed.clone(), opened, own: self.own.clone(), keeps_set_id }
+    }
+
+    /// The same where the kernel takes nothing over.
+    pub fn keep(&self, opened: Arc<File>) {
+        self.own.get_or_init(|| opened);
     }
 
     pub fn passed(&self) -> &Passed {
@@ -214,7 +241,7 @@ impl Overlay {
             let found = state.nodes.get(node)?;
             match (found.open(), found.passed(), found.left()) {
                 (None, Some(passed), _) if !passed.is_parted() => passed.file.clone(),
-                (None, None, Some(Left::Passed(file))) => file.clone(),
+                (None, None, Some(Left::Passed(file, _))) => file.clone(),
                 _ => return Ok(false),
             }
         };
@@ -303,7 +330,7 @@ impl Overlay {
         if state.epoch != epoch {
             return Ok(Claimed::MovedOn);
         }
-        let passed = Passed::new(Arc::new(file), meta);
+        let passed = Passed::new(Arc::new(file), meta.key());
         state.nodes.pass(node, passed.clone());
         Ok(Claimed::Passed(passed))
     }
@@ -311,17 +338,17 @@ impl Overlay {
     /// Claims a file that was just made, for its first handle.
     pub(super) fn claim_made(&self, node: NodeId, made: &File, access: Access) -> Result<Claimed> {
         let doing = || "open a new file".to_owned();
-        let meta = Meta::of(made.as_fd()).doing(doing)?;
+        let key = Meta::of(made.as_fd()).doing(doing)?.key();
         let file = file::reopen(made.as_fd(), OFlags::RDONLY | OFlags::NONBLOCK);
         let file = file.or_else(|_| file::reopen(made.as_fd(), OFlags::PATH)).doing(doing)?;
         let mut state = self.state.lock();
-        if let Some(claimed) = state.claim_open(node, meta.key(), access)? {
+        if let Some(claimed) = state.claim_open(node, key, access)? {
             return Ok(claimed);
         }
-        if !state.nodes.is_lower(node, meta.key()) {
+        if !state.nodes.is_lower(node, key) {
             return Ok(Claimed::MovedOn);
         }
-        let passed = Passed::new(Arc::new(file), &meta);
+        let passed = Passed::new(Arc::new(file), key);
         state.nodes.pass(node, passed.clone());
         Ok(Claimed::Passed(passed))
     }
@@ -362,9 +389,8 @@ impl Overlay {
                 passed.handles.fetch_add(1, Ordering::SeqCst);
                 Claimed::Passed(passed.clone())
             }
-            (None, None, Some(Left::Passed(file))) => {
-                let meta = Meta::of(file.as_fd()).doing(|| "open a file without a name".to_owned())?;
-                let passed = Passed::new(file.clone(), &meta);
+            (None, None, Some(Left::Passed(file, key))) => {
+                let passed = Passed::new(file.clone(), *key);
                 state.nodes.pass(node, passed.clone());
                 Claimed::Passed(passed)
             }

@@ -6,6 +6,7 @@ use rustix::fs::{Timespec, UTIME_NOW, UTIME_OMIT};
 
 use super::handles::{HandleId, OpenFile};
 use super::inode::Inode;
+use super::set_id::without_set_id;
 use crate::model::{RelPath, Timestamp};
 use crate::overlay::error::Context;
 use crate::overlay::judge::looks::looks_of_effects;
@@ -44,6 +45,7 @@ impl Overlay {
         caller: &Caller,
     ) -> Result<Attributes> {
         self.check_may_write(caller)?;
+        let set = &if set.is_nothing() { self.without_set_id(node, caller)? } else { *set };
         self.change_left(node, caller, || {
             if let Some(size) = set.size {
                 self.truncate(node, handle, size, caller)?;
@@ -55,6 +57,13 @@ impl Overlay {
             // way.
             Ok(Attributes { holds: Holds::Briefly, ..self.attributes_asked(node, Asked::ToChange)? })
         })
+    }
+
+    /// What the kernel means that asks to set nothing: `chown` to nobody in particular, for example.
+    fn without_set_id(&self, node: NodeId, caller: &Caller) -> Result<SetAttributes> {
+        let now = self.attributes_asked(node, Asked::ToChange)?.meta;
+        let mode = (now.kind != FileKind::Directory).then(|| without_set_id(&now, caller));
+        Ok(SetAttributes { mode: mode.filter(|mode| *mode != now.mode), ..SetAttributes::NOTHING })
     }
 
     fn set_inode_attributes(&self, node: NodeId, set: &SetAttributes, caller: &Caller) -> Result<()> {
@@ -147,6 +156,9 @@ impl Overlay {
 }
 
 impl SetAttributes {
+    const NOTHING: Self =
+        Self { mode: None, uid: None, gid: None, size: None, atime: SetTime::Keep, mtime: SetTime::Keep };
+
     fn apply(&self, inode: &Reached) -> std::io::Result<()> {
         if self.uid.is_some() || self.gid.is_some() {
             inode.set_owner(self.uid, self.gid)?;
@@ -158,6 +170,10 @@ impl SetAttributes {
             (SetTime::Keep, SetTime::Keep) => Ok(()),
             (access, modification) => inode.set_times(access.timespec(), modification.timespec()),
         }
+    }
+
+    fn is_nothing(&self) -> bool {
+        self.size.is_none() && !self.changes_inode()
     }
 
     fn changes_inode(&self) -> bool {

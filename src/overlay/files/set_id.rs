@@ -21,11 +21,13 @@ pub(super) fn drop_set_id_of(file: &File, meta: &Meta, caller: &Caller) -> io::R
     }
     match without_set_id(meta, caller) {
         kept if kept == meta.mode => Ok(()),
-        kept => file::set_mode(file.as_fd(), kept),
+        // Where we are not its owner, we have no right to keep the bits either: lower clears them as we write.
+        kept => file::give_mode(file.as_fd(), kept),
     }
 }
 
-fn without_set_id(meta: &Meta, caller: &Caller) -> u32 {
+/// Returns the mode that is left of a file's.
+pub(super) fn without_set_id(meta: &Meta, caller: &Caller) -> u32 {
     let mode = meta.mode & !SET_UID;
     // Without the group's execute bit, set-gid lends no group but marks the file for mandatory locks.
     let is_mark = mode & (SET_GID | 0o010) == SET_GID;

@@ -20,6 +20,9 @@ use crate::sys::file::{OwnLooks, SET_GID};
 use crate::sys::reached::Reached;
 use crate::sys::xattr::{self, ACCESS_ACL, DEFAULT_ACL};
 
+/// The rights of those who run the file.
+pub(in crate::overlay) const CAPABILITY: &str = "security.capability";
+
 /// Names that the view answers itself, and that no file below has.
 const OWN_XATTRS: &[u8] = b"user.fettle.";
 
@@ -28,7 +31,7 @@ impl Overlay {
         if let Some(own) = name.as_bytes().strip_prefix(OWN_XATTRS) {
             return self.own_xattr(node, own);
         }
-        if name == "security.capability" && !self.grants.all() && self.is_written_in_upper(node)? {
+        if name == CAPABILITY && !self.grants.all() && self.is_written_in_upper(node)? {
             // The kernel asks at each write. Copy-up and creation leave no such attribute, and no program may set one.
             return Err(Error::Errno(libc::ENODATA));
         }
@@ -82,7 +85,7 @@ impl Overlay {
         change: impl Fn(&Inode) -> Result<()>,
     ) -> Result<()> {
         let change = || {
-            let inode = self.inode_for_xattr(node, name, caller)?;
+            let inode = self.inode_for_xattr(node, (name, after), caller)?;
             let before = xattr::find(inode.reached.as_fd(), name)?;
             change(&inode)?;
             if name == ACCESS_ACL {
@@ -93,7 +96,7 @@ impl Overlay {
         self.change_left(node, caller, || self.change_looks(node, &looks_of_attribute(name), caller, change))
     }
 
-    fn inode_for_xattr(&self, node: NodeId, name: &OsStr, caller: &Caller) -> Result<Inode> {
+    fn inode_for_xattr(&self, node: NodeId, (name, after): (&OsStr, Option<&[u8]>), caller: &Caller) -> Result<Inode> {
         self.check_may_write(caller)?;
         let inode = self.inode_to_change(node)?;
         self.check_not_frozen(&inode, caller)?;
@@ -101,8 +104,10 @@ impl Overlay {
             self.check_is_owners(&inode, caller)?;
         }
         let bytes = name.as_bytes();
+        // The kernel takes capabilities away as a file is cut or gets another owner.
+        let gives = is_privileged(name) && !(name == CAPABILITY && after.is_none());
         let judged = match &inode.path {
-            Some(path) if is_privileged(name) && !self.grants.all() => self.is_judged_by_any_name(path, &inode)?,
+            Some(path) if gives && !self.grants.all() => self.is_judged_by_any_name(path, &inode)?,
             Some(_) | None => false,
         };
         match bytes.starts_with(OWN_XATTRS) || judged {

@@ -8,12 +8,14 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use crate::model::RelPath;
 use crate::overlay::error::Context;
 use crate::overlay::files::handles::Backing;
+use crate::overlay::files::xattrs::CAPABILITY;
 use crate::overlay::judge::compare::leaves_project;
 use crate::overlay::review::confirm::has_content;
 use crate::overlay::state::uppers::{Recorded, Upper};
@@ -23,6 +25,7 @@ use crate::store::{
     AnchorState, Backup, Base, Below, Durability, NewUpper, StagedContent, UpperId, UpperRow, What, Writer,
 };
 use crate::sys::file::{FileKind, Meta, SET_ID};
+use crate::sys::{OFlags, xattr};
 
 /// A directory's rename. Two of them, there and back, are an exchange.
 #[derive(Clone, Copy, Debug)]
@@ -190,7 +193,7 @@ impl Overlay {
             Action::Auto | Action::GitConfig | Action::Hold(_) | Action::Deny | Action::Freeze => {
                 debug_assert_eq!(*before, Action::Pass);
                 let is_written = meta.is_file() && self.is_written_below(path)?;
-                !self.is_privileged(&meta) && !is_written
+                !self.is_privileged(&meta) && !self.is_capable(path, &meta)? && !is_written
             }
         };
         let (_, along) = survey.crossing.entry((meta.device, meta.inode)).or_insert((meta.links, 0));
@@ -202,6 +205,14 @@ impl Overlay {
     pub(super) fn is_privileged(&self, meta: &Meta) -> bool {
         let is_device = matches!(meta.kind, FileKind::CharDevice | FileKind::BlockDevice);
         (is_device && !self.grants.dev) || (meta.is_file() && meta.mode & SET_ID != 0 && !self.grants.suid)
+    }
+
+    fn is_capable(&self, path: &RelPath, meta: &Meta) -> Result<bool> {
+        if self.grants.all() || !meta.is_file() {
+            return Ok(false);
+        }
+        let file = self.lower.open_at(path, OFlags::PATH)?;
+        Ok(xattr::find(file.as_fd(), CAPABILITY.as_ref())?.is_some())
     }
 
     /// True if it changes something that was at its new path, or is a symlink that leads out of the project from there.

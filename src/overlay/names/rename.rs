@@ -327,7 +327,7 @@ impl Overlay {
             _ if !meta.is_file() => None,
             Origin::Upper(id, _) => self.store.open_upper(*id).ok().map(|file| Left::Judged(Arc::new(file))),
             _ => self.lower.open_to_read(&to.path).ok().map(|file| match to.action {
-                Action::Pass => Left::Passed(Arc::new(file)),
+                Action::Pass => Left::Passed(Arc::new(file), meta.key()),
                 _ => Left::Judged(Arc::new(file)),
             }),
         };

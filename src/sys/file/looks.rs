@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{self, Mode};
 
-use super::{Meta, set_times, to_timespec};
+use super::{Meta, SET_ID, set_times, to_timespec};
 use crate::model::{Acl, Looks, Timestamp};
 use crate::sys::xattr;
 
@@ -100,7 +100,15 @@ pub fn give_mode(to: BorrowedFd<'_>, mode: u32) -> io::Result<()> {
     unless_refused(set_mode(to, mode))
 }
 
-/// The same for times. Where it is refused, the file keeps the times of its writing.
+/// Clears set-id bits, where that is permitted.
+pub fn clear_set_id(file: BorrowedFd<'_>) -> io::Result<()> {
+    match Meta::of(file)?.mode {
+        mode if mode & SET_ID == 0 => Ok(()),
+        mode => give_mode(file, mode & !SET_ID),
+    }
+}
+
+/// Sets times, where that is permitted. Where it is refused, the file keeps the times of its writing.
 pub fn give_times(to: BorrowedFd<'_>, access: Timestamp, modification: Timestamp) -> io::Result<()> {
     unless_refused(set_times(to, to_timespec(access), to_timespec(modification)))
 }

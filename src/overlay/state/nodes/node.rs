@@ -104,7 +104,7 @@ pub(super) struct LandedCtime {
 #[derive(Debug)]
 pub(in crate::overlay) enum Left {
     /// It was not judged and is not now.
-    Passed(Arc<File>),
+    Passed(Arc<File>, InodeKey),
     /// For reading. A write goes to a copy, because the file may have other names.
     Judged(Arc<File>),
 }
@@ -113,7 +113,7 @@ impl Left {
     /// The file, for reading.
     pub fn file(&self) -> Arc<File> {
         match self {
-            Self::Passed(file) | Self::Judged(file) => file.clone(),
+            Self::Passed(file, _) | Self::Judged(file) => file.clone(),
         }
     }
 }
