@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn a_project_whose_names_cannot_change_places_is_refused() {
-        assert_passes_apart("store::renames::tests::one_that_knows_no_such_renames", (APART, "1"));
+        assert_passes_apart("store::disk::renames::tests::one_that_knows_no_such_renames", (APART, "1"));
     }
 
     /// Not a test by itself: what the test above starts in a process of its own.

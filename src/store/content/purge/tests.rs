@@ -15,7 +15,7 @@ const HANG: Duration = Duration::from_secs(60);
 
 #[test]
 fn a_purge_and_who_keeps_content_on_a_full_disk_do_not_wait_for_each_other() {
-    let test = "store::purge::tests::somebody_notes_a_use_in_the_room_that_a_purge_waits_for";
+    let test = "store::content::purge::tests::somebody_notes_a_use_in_the_room_that_a_purge_waits_for";
     assert_passes_apart(test, (PURGES_WHERE_FULL, "1"));
 }
 
