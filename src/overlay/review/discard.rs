@@ -16,7 +16,7 @@ use crate::overlay::state::uppers::Upper;
 use crate::overlay::{Error, Overlay, Result, State};
 use crate::protocol::{Action as Done, Also, EventName, Outcome};
 use crate::store::{
-    self, Applied, Base, Below, Durability, Effect, Epilogue, Fate, Kept, Landing, PathEffect, StagedContent, UpperId,
+    self, Applied, Base, Durability, Effect, Epilogue, Fate, Kept, Landing, PathEffect, StagedContent, UpperId,
     UpperRow, Version, What,
 };
 use crate::sys::file::{FileKind, Meta};
@@ -339,7 +339,7 @@ impl Overlay {
         state.epoch += 1;
         let is_in_the_midst = writing == Writing::GoesOn && state.is_in_the_midst(row);
         if is_in_the_midst || !is_as_taken(&state) {
-            return self.begin_anew(&mut state, row.id, shown.meta);
+            return self.begin_anew(&mut state, row.id);
         }
         let node = state.node_at(path);
         let by_other_name = node.filter(|node| state.nodes.at(path) != Some(*node));
@@ -416,13 +416,14 @@ impl Overlay {
         }
     }
 
-    /// What was written while the change was being discarded is a change of its own, judged when its writer closes.
-    fn begin_anew(&self, state: &mut State, id: UpperId, below: Option<Meta>) {
+    /// What was written while the change was being discarded is a change of its own, judged when its writer closes. It
+    /// stays one of the file that the discarded change was based on, because its writer has seen nothing else of lower.
+    fn begin_anew(&self, state: &mut State, id: UpperId) {
         state.uppers.held_no_more(id);
-        state.uppers.set_base(id, Base::of(Below::of(below.as_ref())));
-        if let Some(upper) = state.uppers.get_mut(id) {
-            upper.dirty = true;
-        }
+        let Some(upper) = state.uppers.get_mut(id) else { return };
+        upper.dirty = true;
+        let below = upper.row.base.below;
+        state.uppers.set_base(id, Base::of(below));
         self.row_dropped(state, id);
     }
 }

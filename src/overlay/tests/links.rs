@@ -613,3 +613,25 @@ fn who_writes_by_a_further_name_when_the_change_is_discarded_goes_on_with_his_ow
     assert_eq!(["a", "b"].map(|name| bench.lower(name).unwrap()), ["theirs\n"; 2]);
     bench.check();
 }
+
+/// Nor does what he had begun to write become a change of theirs.
+#[test]
+fn who_is_writing_a_change_by_a_further_name_when_it_is_discarded_goes_on_with_his_own_file() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    std::fs::hard_link(bench.lower_path("a"), bench.lower_path("b")).unwrap();
+    bench.save("a", &changed(100, 60));
+    let handle = bench.open_for_save("b");
+    bench.view().write(handle, 0, b"half\n").unwrap();
+    let theirs = "theirs\n".repeat(100);
+    bench.put("theirs", &theirs);
+    std::fs::rename(bench.lower_path("theirs"), bench.lower_path("a")).unwrap();
+    bench.discard_all().unwrap();
+    bench.write_and_close(handle, 0, &format!("{theirs}one more\n"));
+    let row = bench.held().remove(0);
+    assert_eq!((row.path().to_string(), bench.lower("b")), ("b".to_owned(), Some(lines(100))));
+    let views = ["a", "b"].map(|name| bench.read(name).unwrap());
+    assert_eq!(views, [theirs.clone(), format!("{theirs}one more\n")]);
+    assert_eq!(bench.lower("a"), Some(theirs));
+    bench.check();
+}

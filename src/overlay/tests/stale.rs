@@ -329,6 +329,29 @@ fn what_is_held_does_not_land_by_itself_over_what_a_person_has_made_of_its_base(
     }
 }
 
+/// Nor does what becomes of it: its writer has seen no more of the file when a person discards what was held.
+#[test]
+fn what_is_discarded_while_it_is_written_does_not_land_over_what_a_person_has_made_of_its_base() {
+    let in_place: fn(&Bench) = |bench| bench.put("a", &outside());
+    let by_rename: fn(&Bench) = |bench| {
+        bench.put("theirs", &outside());
+        std::fs::rename(bench.lower_path("theirs"), bench.lower_path("a")).unwrap();
+    };
+    let discard: fn(&Bench) = |bench| bench.discard_all().unwrap();
+    for acts in [[in_place, discard], [by_rename, discard], [discard, by_rename]] {
+        let mut bench = bench();
+        bench.save("a", &changed(100, 60));
+        let handle = bench.open_for_save("a");
+        bench.view().write(handle, 0, b"half\n").unwrap();
+        acts.into_iter().for_each(|act| act(&bench));
+        bench.write_and_close(handle, 0, &changed(100, 1));
+        assert_eq!((bench.reasons(), bench.lower("a")), (vec![Reason::Stale], Some(outside())));
+        bench.check();
+        bench.remount();
+        assert_eq!(bench.read("a"), Some(changed(100, 1)));
+    }
+}
+
 #[test]
 fn what_is_held_goes_on_waiting_where_a_person_has_removed_or_made_the_file() {
     let bench = bench();

@@ -1307,10 +1307,9 @@ impl Model {
         }
         let (dirs, others): (Vec<Path>, Vec<Path>) = paths.iter().cloned().partition(|path| self.is_held_dir(path));
         for path in self.with_children(&dirs).into_iter().chain(others) {
-            let below = self.lower.leaf(&path).map(|leaf| leaf.stamp);
             let is_unjudged = self.is_being_written(&path);
             match self.upper.get_mut(&path) {
-                Some(upper) if is_unjudged => (upper.held, upper.below, upper.moved_on) = (None, below, false),
+                Some(upper) if is_unjudged => upper.held = None,
                 _ => self.take_away(&path),
             }
             // What is there again is in directories that are there again.
