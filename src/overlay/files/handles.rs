@@ -108,7 +108,7 @@ pub(in crate::overlay) struct Handle {
     executes: bool,
     /// Written since it was last judged.
     written: AtomicBool,
-    /// Made or emptied the file, which has not been judged since: a close does not judge for that, the release does.
+    /// Made or emptied the file, which has not been judged since: its own close does not judge for that, the release does.
     began: AtomicBool,
     /// Lower's stamp when the handle was opened, and as our own changes have moved it since.
     opened: Mutex<Option<Stamp>>,
@@ -355,6 +355,11 @@ impl Handle {
 
     pub fn note_began(&self) {
         self.began.store(true, Ordering::SeqCst);
+    }
+
+    /// What it made or emptied was judged, with what another handle has written.
+    pub fn note_judged(&self) {
+        self.began.store(false, Ordering::SeqCst);
     }
 
     /// The entry that it writes to could not be recorded. The next write has to try again, and what is there all the same

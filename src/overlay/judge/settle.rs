@@ -16,7 +16,7 @@ use super::side::Side;
 use crate::hooks::Answer;
 use crate::model::{ChangeId, Reason, RelPath};
 use crate::overlay::error::Context;
-use crate::overlay::files::handles::Handle;
+use crate::overlay::files::handles::{Handle, OpenFile};
 use crate::overlay::state::uppers::{Recorded, Upper};
 use crate::overlay::{Error, Overlay, Result, State};
 use crate::store::{self, Base, Below, FileLooks, UpperId, UpperRow, What, Writer};
@@ -161,10 +161,23 @@ impl Overlay {
             other => other,
         };
         claim.judged = !matches!(settled, Err(_) | Ok(Settled::Postponed));
-        if !claim.judged && job.rewritten {
-            job.open.iter().for_each(|open| open.note_rewritten());
+        match &job.open {
+            Some(open) if claim.judged => self.note_judged(open, job.version),
+            Some(open) if job.rewritten => open.note_rewritten(),
+            Some(_) | None => {}
         }
         settled
+    }
+
+    /// What other handles have made or emptied was judged with what was written since, as it was at `version`.
+    fn note_judged(&self, open: &OpenFile, version: u64) {
+        let state = self.state.lock();
+        let begun: Vec<_> = state.handles_on(open.node).filter(|handle| handle.waits_for_release()).collect();
+        begun.iter().for_each(|handle| handle.note_judged());
+        // One of them may have begun only after that. Asked last, so that none is missed.
+        if !open.is_still(version) {
+            begun.iter().for_each(|handle| handle.note_began());
+        }
     }
 
     /// Marks an entry that could not be judged and that no writer will settle: the next request that looks for such

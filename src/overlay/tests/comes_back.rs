@@ -133,6 +133,21 @@ fn what_was_rewritten_and_left_to_who_only_appends_is_a_change_of_its_own_when_i
     }
 }
 
+/// What he had done was judged with what another wrote, and is discarded with that.
+#[test]
+fn who_only_emptied_what_another_has_written_since_does_not_bring_it_back_when_it_is_discarded() {
+    let bench = Bench::with(&[(Key::Burst, "1")]);
+    ["a", "b"].iter().for_each(|path| bench.put(path, &lines(100)));
+    let emptying = bench.open_for_save("b");
+    ["a", "b"].iter().for_each(|path| bench.save(path, &changed(100, 1)));
+    assert_eq!((bench.held_paths(), bench.reasons()), (vec!["b".to_owned()], vec![Reason::Burst]));
+    bench.discard_all().unwrap();
+    assert_eq!(bench.read("b"), Some(lines(100)));
+    bench.close(emptying);
+    assert_eq!((bench.held().len(), bench.read("b"), bench.lower("b")), (0, Some(lines(100)), Some(lines(100))));
+    bench.check();
+}
+
 /// By the name that its directory has now, or by none.
 #[test]
 fn what_was_discarded_is_there_again_in_its_directory_as_far_as_that_is_there() {

@@ -27,6 +27,7 @@ impl Model {
 
     /// The same, of what comes by a rename of its own.
     pub(super) fn judge(&mut self, path: &str, because: &[Reason]) -> bool {
+        self.judged(path);
         let upper = self.upper[path].clone();
         let new = upper.leaf.as_ref().map(|leaf| leaf.thing.clone());
         if new == self.lower.thing(path) && !self.looks_wait(path, &upper) {

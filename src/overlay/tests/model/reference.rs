@@ -440,6 +440,12 @@ impl Model {
         Ok(())
     }
 
+    /// What was made or emptied through a handle that has written nothing since is judged with what others wrote.
+    pub(super) fn judged(&mut self, path: &str) {
+        let silent = self.handles.values_mut().filter(|handle| handle.is_at(path) && !handle.written);
+        silent.for_each(|handle| handle.began = false);
+    }
+
     /// Lower has what the view shows, and the view is lower's again, also for who has it open.
     pub(super) fn landed(&mut self, path: &str) {
         self.upper.remove(path);
