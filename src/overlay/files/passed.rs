@@ -223,10 +223,7 @@ impl Overlay {
 
     /// Returns whether the view has this node at a path, which then is one of its names.
     fn takes_name(&self, node: NodeId, path: &RelPath) -> Result<bool> {
-        match self.learn_name(path) {
-            Err(err) if matches!(err.code(), libc::ENOENT | libc::ENOTDIR | libc::ESTALE) => Ok(false),
-            learned => learned.map(|()| self.state.lock().nodes.is_at(node, path)),
-        }
+        Ok(self.learn_name_if_any(path)? && self.state.lock().nodes.is_at(node, path))
     }
 
     /// Returns whether a file of lower with several names has a judged one, whatever the view shows there.
@@ -298,6 +295,14 @@ impl Overlay {
     /// Makes a name known to the nodes as if the kernel had asked for it.
     pub(in crate::overlay) fn learn_name(&self, path: &RelPath) -> Result<()> {
         self.walk(path).map(drop)
+    }
+
+    /// The same where the view may have nothing by that name: returns whether it has.
+    pub(in crate::overlay) fn learn_name_if_any(&self, path: &RelPath) -> Result<bool> {
+        match self.learn_name(path) {
+            Err(err) if matches!(err.code(), libc::ENOENT | libc::ENOTDIR | libc::ESTALE) => Ok(false),
+            learned => learned.map(|()| true),
+        }
     }
 
     /// Counts one more handle on what `node` passes, which is at `path` as `meta` says: under the lock under which the

@@ -954,6 +954,38 @@ fn a_rollback_does_not_go_under_who_has_the_file_open_for_writing() {
     assert_eq!(bench.lower("a"), Some(lines(200)));
 }
 
+/// Its writer goes on with what it has written, by whichever of the file's names it was opened.
+#[test]
+fn a_rollback_to_one_name_does_not_go_under_who_writes_by_another() {
+    for known in [&["a", "b"][..], &["b", "a"], &["b"]] {
+        let bench = Bench::new();
+        bench.put("a", &lines(200));
+        std::fs::hard_link(bench.lower_path("a"), bench.lower_path("b")).unwrap();
+        for name in known {
+            bench.node(name).unwrap();
+        }
+        let handle = bench.open_to_write("b");
+        bench.view().write(handle, 0, b"LINE").unwrap();
+        bench.view().flush(handle, &ME).unwrap();
+        let written = lines(200).replacen("line", "LINE", 1);
+        assert_eq!(bench.lower("a"), Some(written.clone()));
+        let backup = bench.view().store().backups().unwrap().remove(0);
+        let roll_back_to = |name: &str| {
+            let to = Some(RelPath::parse(name.as_bytes()).unwrap());
+            bench.view().rollback(std::slice::from_ref(&backup), &RollbackHow { to, ..RollbackHow::default() })
+        };
+        for to in ["a", "b"] {
+            let refusal = roll_back_to(to).map_err(|refusal| refusal.code);
+            assert_eq!(refusal.unwrap_err(), ErrorCode::Busy, "{known:?}, to {to}");
+        }
+        assert_eq!(["a", "b"].map(|name| bench.lower(name).unwrap()), [&written[..]; 2]);
+        bench.close(handle);
+        roll_back_to("b").unwrap();
+        assert_eq!(["a", "b"].map(|name| bench.read(name).unwrap()), [lines(200), lines(200)]);
+        bench.check();
+    }
+}
+
 /// `touch -d @SECONDS`.
 fn touch(bench: &Bench, path: &str, seconds: i64) {
     let at = SetTime::At(Timestamp { seconds, nanoseconds: 0 });

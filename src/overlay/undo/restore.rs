@@ -465,6 +465,8 @@ impl Overlay {
     /// Refuses while a handle that is open for writing would go on showing its own content, whatever is `coming`. A program
     /// that has just closed the file is no reason: the release, which comes after its `close` has returned, is waited for.
     pub(super) fn check_not_open(&self, path: &RelPath, coming: FileKind) -> Reviewed<()> {
+        // The writer may have opened the file by another name, and the kernel may know that one alone.
+        self.learn_name_if_any(path).map_err(|err| failed(path, &err))?;
         self.check_no_writer(path, |state| state.open_unheld(path, coming))
     }
 
@@ -608,12 +610,14 @@ impl State {
     /// The pid, or 0, of a program that may go on writing over what is put back at a path: an unheld file is open after a
     /// write, or a held one has a write that is not judged yet. Nobody can go on writing to a symlink that is `coming`.
     pub(in crate::overlay) fn open_unheld(&self, path: &RelPath, coming: FileKind) -> Option<u32> {
-        let upper = self.uppers.at(path).and_then(|id| self.uppers.get(id));
+        let node = self.nodes.file_at(path);
+        // An entry has the name that it was written by, and is open by all names of its file.
+        let opened_as = || self.nodes.open_on(node?)?.upper();
+        let upper = self.uppers.at(path).or_else(opened_as).and_then(|id| self.uppers.get(id));
         if upper.is_some_and(|upper| upper.row.held.is_some()) {
             return self.writer_of(path);
         }
-        let is_here = |handle: &&Arc<Handle>| self.nodes.path(handle.node).is_ok_and(|at| at == *path);
-        let mut opened = self.handles.values().filter(is_here);
+        let mut opened = node.into_iter().flat_map(|node| self.handles_on(node));
         let is_ousted = |handle: &Handle| coming == FileKind::Symlink && handle.access == Access::Write;
         match upper {
             Some(_) => Some(opened.next().map_or(0, |handle| handle.opener.pid)),
