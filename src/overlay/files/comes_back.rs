@@ -9,7 +9,7 @@
 //! The place to come back to is read together with what is open, under one lock. If either has changed by the time the
 //! file is entered, both are looked at again.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -26,11 +26,17 @@ use crate::overlay::{Overlay, Result, State};
 use crate::store::{UpperFile, UpperId, What, Writer};
 use crate::sys::file::FileKind;
 
+/// Where the last name of a file was that a person took from the view. The file follows its directory where that is
+/// renamed, and goes by the path where somebody has made the directory again below.
+#[derive(Clone, Debug)]
+pub(in crate::overlay) struct TakenFrom {
+    dir: NodeId,
+    path: RelPath,
+}
+
 /// Where a file without a name may come back to, as far as the view's state tells.
 #[derive(PartialEq, Eq)]
 pub(super) struct WayBack {
-    dir: NodeId,
-    name: OsString,
     path: RelPath,
     /// The whiteout at that path, if there is one.
     hidden_by: Option<UpperId>,
@@ -46,6 +52,11 @@ impl Overlay {
         (file, keep): (&File, Keep),
     ) -> Result<bool> {
         let Some(way) = way else { return Ok(false) };
+        // The directory may have been made again below since the kernel looked, and stays known until the file is in it.
+        let _above = match self.walk(&way.path.parent().unwrap_or_default()) {
+            Err(err) if matches!(err.code(), libc::ENOENT | libc::ENOTDIR) => return Ok(false),
+            above => above?,
+        };
         if !self.may_come_back(open, &way.path)? {
             return Ok(false);
         }
@@ -105,19 +116,21 @@ impl Overlay {
 
     /// Enters the copy at the old place, unless that place or what is open has changed meanwhile.
     fn enter_again(&self, open: &OpenFile, way: &WayBack, upper: UpperFile<'_>) -> Result<()> {
-        let WayBack { dir, name, path, .. } = way;
-        {
+        let path = &way.path;
+        let (dir, name) = {
             let mut state = self.state.lock();
             self.wait_while_busy(&mut state, path);
             if state.way_back_of(open).as_ref() != Some(way) {
                 return Ok(());
             }
+            let Some((dir, name)) = state.nodes.entry_at(path) else { return Ok(()) };
             let id = self.enter_at(&mut state, upper.new, path, What::File, |row| self.store.save_upper(row))?;
             state.epoch += 1;
-            state.named_again(open, *dir, name);
+            state.named_again(open, dir, name);
             open.set_backing(&mut state.nodes, Backing::Upper(id, Arc::new(upper.file)));
-        }
-        self.tell(|observer| observer.entry_changed(*dir, name));
+            (dir, name)
+        };
+        self.tell(|observer| observer.entry_changed(dir, name));
         // The file is back, even if the times of its directory cannot be set.
         if let Err(err) = self.name_changed(path) {
             log::error!("note that {path} is there again: {err}");
@@ -130,26 +143,24 @@ impl State {
     /// Notes that the file at a path is about to be taken from the view: its writers may bring it back, unless it has
     /// another name.
     pub(in crate::overlay) fn note_taken(&self, path: &RelPath) {
-        let (Some(open), Some((dir, name))) = (self.nodes.open_at(path), self.nodes.entry_at(path)) else { return };
+        let (Some(open), Some((dir, _))) = (self.nodes.open_at(path), self.nodes.entry_at(path)) else { return };
         let is_last = self.nodes.paths(open.node).is_ok_and(|paths| paths.iter().all(|one| one == path));
         if is_last && open.writers() > 0 {
-            *open.taken_from.lock() = Some((dir, name.to_owned()));
+            *open.taken_from.lock() = Some(TakenFrom { dir, path: path.clone() });
         }
     }
 
-    /// Returns the last name of a file that has none now, unless something else has that name by now.
-    fn taken_from(&self, open: &OpenFile) -> Option<(NodeId, OsString)> {
-        let (dir, name) = open.taken_from.lock().clone()?;
-        let is_free = self.nodes.path(open.node).is_err() && self.nodes.child(dir, &name).is_none();
-        is_free.then_some((dir, name))
+    /// Returns the last path of a file that has none now, unless something else has that name by now.
+    fn taken_from(&self, open: &OpenFile) -> Option<RelPath> {
+        let is_free = |path: &RelPath| self.nodes.path(open.node).is_err() && self.nodes.at(path).is_none();
+        self.was_at(open).filter(is_free)
     }
 
     pub(super) fn way_back_of(&self, open: &OpenFile) -> Option<WayBack> {
-        let (dir, name) = self.taken_from(open)?;
-        let path = self.nodes.child_path(dir, &name).ok()?;
+        let path = self.taken_from(open)?;
         let there = self.uppers.at(&path).and_then(|id| self.uppers.get(id));
         let hidden_by = there.map(|upper| upper.row.id);
-        there.is_none_or(|upper| upper.row.what == What::Whiteout).then_some(WayBack { dir, name, path, hidden_by })
+        there.is_none_or(|upper| upper.row.what == What::Whiteout).then_some(WayBack { path, hidden_by })
     }
 
     /// A person has put something at a path again: returns the file that was last taken from there, if it is still open.
@@ -157,7 +168,7 @@ impl State {
     pub(in crate::overlay) fn returned_to(&mut self, path: &RelPath) -> Option<Arc<OpenFile>> {
         let (dir, name) = self.nodes.entry_at(path)?;
         let opened = self.handles.iter().filter_map(|(id, handle)| Some((id, handle.judged()?)));
-        let was_there = |open: &OpenFile| self.taken_from(open).is_some_and(|at| at.0 == dir && at.1 == name);
+        let was_there = |open: &OpenFile| self.taken_from(open).as_ref() == Some(path);
         let (_, open) = opened.filter(|(_, open)| was_there(open)).max_by_key(|(id, _)| **id)?;
         let open = open.clone();
         self.named_again(&open, dir, name);
@@ -167,16 +178,24 @@ impl State {
     /// Returns the path of a file in a directory that is open for writing, or that was taken from there and may come
     /// back: without the directory, what is written to it would belong to no path.
     pub(in crate::overlay) fn written_within(&self, dir: &RelPath) -> Option<RelPath> {
-        let place = |open: &Arc<OpenFile>| self.nodes.path(open.node).ok().or_else(|| self.was_at(open));
         let opened = self.handles.values().filter_map(|handle| handle.judged());
-        let mut written = opened.filter(|open| open.writers() > 0).filter_map(place);
+        let mut written = opened.filter(|open| open.writers() > 0).flat_map(|open| self.places_of(open));
         written.find(|path| path.is_within(dir))
+    }
+
+    /// Returns where an open file is, or would come back to. A change is where its row says: somebody may have renamed its
+    /// directory below, and its node with that.
+    fn places_of(&self, open: &OpenFile) -> Vec<RelPath> {
+        let row = open.upper().and_then(|id| self.uppers.get(id)).map(|upper| &upper.row);
+        let known = self.nodes.path(open.node).ok().or_else(|| self.was_at(open));
+        row.into_iter().flat_map(|row| row.names.iter().cloned()).chain(known).collect()
     }
 
     /// Returns where the file that a person took from the view would be now.
     fn was_at(&self, open: &OpenFile) -> Option<RelPath> {
-        let (dir, name) = open.taken_from.lock().clone()?;
-        self.nodes.child_path(dir, &name).ok()
+        let TakenFrom { dir, path } = open.taken_from.lock().clone()?;
+        let followed = path.name().and_then(|name| self.nodes.child_path(dir, name).ok());
+        Some(followed.unwrap_or(path))
     }
 
     fn named_again(&mut self, open: &OpenFile, dir: NodeId, name: &OsStr) {

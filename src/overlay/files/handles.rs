@@ -9,7 +9,6 @@
 //! Reads and writes go to what the node has now, not to what it had when the handle was opened: a reader sees what a
 //! writer of the same file wrote, as on any file system. Files that a `pass` rule lets pass are in [`super::passed`].
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -17,6 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
+use super::comes_back::TakenFrom;
 use super::copy_up::same_content_stamp;
 use super::passed::PassedHandle;
 use super::witness::Seen;
@@ -161,7 +161,7 @@ pub(in crate::overlay) struct OpenFile {
     /// The room that the content takes once the file has no name. A leaf.
     pub nameless: Mutex<Option<Nameless>>,
     /// Where its last name was, if a person took that from the view. A leaf.
-    pub taken_from: Mutex<Option<(NodeId, OsString)>>,
+    pub taken_from: Mutex<Option<TakenFrom>>,
 }
 
 #[derive(Clone, Debug)]

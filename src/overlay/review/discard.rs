@@ -251,25 +251,30 @@ impl Overlay {
         self.check_nothing_left_inside(&reviewing.taken)?;
         let below = |change: &Taken| {
             let path = change.row.path();
-            let learnt = self.learn_first_name(change);
+            let learnt = self.learn_names(change);
             learnt.and_then(|()| self.what_lower_shows(path, change.open.as_ref())).map_err(|err| failed(path, &err))
         };
         *shown = reviewing.taken.iter().map(below).collect::<Reviewed<_>>()?;
         Ok(())
     }
 
-    /// Makes the first name of an open change known. What comes back after the discard comes back there, even if the
-    /// kernel knows a further name alone.
-    fn learn_first_name(&self, change: &Taken) -> Result<()> {
-        let path = change.row.path();
-        if change.open.is_none() || self.state.lock().nodes.at(path).is_some() {
-            return Ok(());
+    /// Makes the first name of an open change known as it is now: what comes back after the discard comes back there, even
+    /// if the kernel knows a further name alone, or has not looked since somebody renamed the directory below.
+    fn learn_names(&self, change: &Taken) -> Result<()> {
+        let Some(open) = &change.open else { return Ok(()) };
+        let mut names = vec![change.row.path().clone()];
+        if !change.row.base.is_shared() {
+            // By its former directory it may have a name that is another file's.
+            names.extend(self.state.lock().nodes.paths(open.node).unwrap_or_default());
         }
-        match self.learn_name(path) {
-            // Without the directory nothing can come back there.
-            Err(err) if err.code() == libc::ENOENT => Ok(()),
-            learnt => learnt,
+        for name in names {
+            match self.learn_name(&name) {
+                // Without the directory nothing can come back there.
+                Err(err) if err.code() == libc::ENOENT => {}
+                learnt => learnt?,
+            }
         }
+        Ok(())
     }
 
     /// Ends a discard that has landed and kept contents as `backups`: the view shows lower again, as far as it can.

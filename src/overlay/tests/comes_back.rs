@@ -655,6 +655,78 @@ fn what_is_discarded_in_a_directory_that_somebody_removed_below_comes_back_into_
     bench.check();
 }
 
+impl Bench {
+    fn rename_below(&self, from: &str, to: &str) {
+        std::fs::rename(self.lower_path(from), self.lower_path(to)).unwrap();
+    }
+}
+
+/// Somebody renames the directory below, or makes it again, and the kernel may not have looked since.
+#[test]
+fn what_is_discarded_in_a_directory_that_is_not_what_it_was_comes_back_at_its_path() {
+    let rename = |bench: &Bench| bench.rename_below("d", "away");
+    let rename_and_make = |bench: &Bench| {
+        bench.rename_below("d", "away");
+        bench.put("d/theirs", "t\n");
+    };
+    let remove_and_make = |bench: &Bench| {
+        bench.remove_below("d");
+        bench.put("d/theirs", "t\n");
+    };
+    let below = [&rename as &dyn Fn(&Bench), &rename_and_make, &remove_and_make];
+    let looks: [&[&str]; 5] =
+        [&[], &["away", "d"], &["d", "d/f"], &["away", "away/f"], &["d", "d/f", "away", "away/f"]];
+    for ((number, below), looks) in below.iter().enumerate().flat_map(|below| looks.map(|looks| (below, looks))) {
+        let bench = Bench::new();
+        bench.put("d/f", &lines(100));
+        bench.save("d/f", &changed(100, 60));
+        let handle = bench.open_to_write("d/f");
+        below(&bench);
+        let is_there = |path: &&&str| path.starts_with('d') || bench.lower_path("away").exists();
+        looks.iter().filter(is_there).for_each(|path| drop(bench.node(path)));
+        bench.view().discard(&[bench.id_of("d/f")], &Review::default()).unwrap();
+        bench.write_and_close(handle, 0, "NEW 0\n");
+        let written = changed(100, 60).replace("new 0\n", "NEW 0\n");
+        assert_eq!(bench.read("d/f"), Some(written), "{number}, looked at {looks:?}");
+        if bench.lower_path("away").exists() {
+            let away = [bench.read("away/f"), bench.lower("away/f")];
+            assert_eq!(away, [Some(lines(100)), Some(lines(100))], "{number}, looked at {looks:?}");
+        }
+        bench.check();
+    }
+}
+
+/// What it was discarded from is gone, and its path is free.
+#[test]
+fn what_was_discarded_comes_back_at_its_path_though_its_directory_is_made_again_meanwhile() {
+    let below = |bench: &Bench| {
+        bench.remove_below("d");
+        bench.put("d/theirs", "t\n");
+    };
+    let below_seen = |bench: &Bench| {
+        bench.remove_below("d");
+        assert!(bench.node("d").is_err());
+        bench.put("d/theirs", "t\n");
+        bench.node("d").unwrap();
+    };
+    let here = |bench: &Bench| {
+        bench.unlink("d/keep");
+        bench.rmdir("d").unwrap();
+        bench.mkdir("d");
+    };
+    for (number, make_again) in [&below as &dyn Fn(&Bench), &below_seen, &here].iter().enumerate() {
+        let bench = Bench::new();
+        bench.put("d/keep", "k\n");
+        bench.save("d/AGENTS.md", "made\n");
+        let handle = bench.open_to_write("d/AGENTS.md");
+        bench.discard("d/AGENTS.md");
+        make_again(&bench);
+        bench.write_and_close(handle, 5, "more\n");
+        assert_eq!(bench.read("d/AGENTS.md").as_deref(), Some("made\nmore\n"), "{number}");
+        bench.check();
+    }
+}
+
 #[test]
 fn a_directory_that_somebody_removed_below_goes_once_nothing_can_come_back_into_it() {
     let bench = Bench::new();

@@ -15,7 +15,7 @@ impl Bench {
         bench
     }
 
-    fn remove_below(&self, dir: &str) {
+    pub(super) fn remove_below(&self, dir: &str) {
         fs::remove_dir_all(self.lower_path(dir)).unwrap();
     }
 

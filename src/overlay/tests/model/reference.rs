@@ -171,9 +171,18 @@ pub struct Model {
     pub replaced: Vec<Vec<u8>>,
     /// Content of files without a name, for who has them open.
     orphans: BTreeMap<u64, Vec<u8>>,
-    /// Where a person took some of them from, and the mode they had: by the next write they are there again.
-    taken_from: BTreeMap<u64, (Path, u32)>,
+    /// Where a person took some of them from: by the next write they are there again.
+    taken_from: BTreeMap<u64, TakenFrom>,
     last: u64,
+}
+
+#[derive(Clone, Debug)]
+struct TakenFrom {
+    /// It moves with its directory.
+    at: Path,
+    /// Where it comes back to if that directory has gone and another is made. None once it has gone.
+    was_at: Option<Path>,
+    mode: u32,
 }
 
 impl Handle {
@@ -563,8 +572,11 @@ impl Model {
 
     /// What a person took away is where it was, if that is free.
     fn show_again(&mut self, orphan: u64) {
-        let is_free = |(path, _): &&(Path, u32)| self.at(path).is_none() && self.at(parent(path)) == Some(Node::Dir);
-        let Some((path, mode)) = self.taken_from.get(&orphan).filter(is_free).cloned() else { return };
+        let is_free =
+            |TakenFrom { at, .. }: &&TakenFrom| self.at(at).is_none() && self.at(parent(at)) == Some(Node::Dir);
+        let Some(TakenFrom { at: path, mode, .. }) = self.taken_from.get(&orphan).filter(is_free).cloned() else {
+            return;
+        };
         let content = self.orphans.get(&orphan).cloned().unwrap_or_default();
         self.add(&path, Thing::File(content), mode);
         self.return_to(&path);
@@ -572,7 +584,7 @@ impl Model {
 
     /// Whoever has open what was taken from a path has what is there now.
     fn return_to(&mut self, path: &str) {
-        let was_there = |(_, (at, _)): &(&u64, &(Path, u32))| at == path;
+        let was_there = |(_, taken): &(&u64, &TakenFrom)| taken.at == path;
         let Some(orphan) = self.taken_from.iter().find(was_there).map(|(orphan, _)| *orphan) else { return };
         self.taken_from.remove(&orphan);
         for handle in self.handles.values_mut() {
@@ -646,7 +658,9 @@ impl Model {
         if self.view().keys().any(|child| parent(child) == path) {
             return Err(libc::ENOTEMPTY);
         }
-        self.taken_from.retain(|_, (at, _)| parent(at) != path);
+        for taken in self.taken_from.values_mut().filter(|taken| parent(&taken.at) == path) {
+            taken.at = taken.was_at.take().unwrap_or_else(|| taken.at.clone());
+        }
         if self.is_held_dir(path) {
             let made = self.next();
             let left = self.upper.remove(path).and_then(|upper| upper.deletion_left(made));
@@ -827,10 +841,10 @@ impl Model {
                 *path = moved;
             }
         }
-        for (path, _) in self.taken_from.values_mut() {
+        for TakenFrom { at, .. } in self.taken_from.values_mut().filter(|taken| taken.was_at.is_some()) {
             // By its directory: a file of its name that is renamed is another.
-            if let Some(moved) = rebase(parent(path), from, to) {
-                *path = path.replacen(parent(path), &moved, 1);
+            if let Some(moved) = rebase(parent(at), from, to) {
+                *at = at.replacen(parent(at), &moved, 1);
             }
         }
     }
@@ -1336,7 +1350,8 @@ impl Model {
         let mode = self.at(path).and_then(|node| Some(node.leaf()?.mode));
         if !shown {
             let orphan = self.orphan(path);
-            self.taken_from.extend(mode.map(|mode| (orphan, (path.to_owned(), mode))));
+            let taken = |mode| TakenFrom { at: path.to_owned(), was_at: Some(path.to_owned()), mode };
+            self.taken_from.extend(mode.map(|mode| (orphan, taken(mode))));
         }
         self.upper.remove(path);
     }
