@@ -191,6 +191,41 @@ assert [get(path) for path in ("source", "target")] == [b"source more", b"target
     view.assert_landed("target", "target more");
 }
 
+/// Neither who emptied it for that save nor who reads it is writing what is held there later.
+#[test]
+fn what_was_denied_brings_nothing_back_that_is_held_and_discarded_afterwards() {
+    let scratch = mounted_scratch!();
+    let (old, new) = (lines(200), with_changed_lines(&lines(200), 150));
+    scratch.write("file", &old);
+    let flag = scratch.root().join("flag");
+    let hook = program(&scratch, "denies", &denies_while(&flag));
+    let view = mounting(&scratch, &[&hook]).start();
+    fs::write(flag.with_extension("answer"), "").expect("an answer");
+    view.write("file", &new);
+    view.assert_held("file", &new, &old);
+    let save = r#"
+flag = FLAG
+reading = os.open("file", os.O_RDONLY)
+discarded = ask(op="discard", all=True)["outcomes"][0]["operation"]
+old = get("file")
+open(flag, "w").close()
+emptying = os.open("file", os.O_WRONLY | os.O_TRUNC)
+saving = os.open("file", os.O_WRONLY)
+os.write(saving, b"denied")
+raises("EACCES", os.close, saving)
+os.unlink(flag)
+assert ask(op="undo", operation=discarded)["ok"]
+assert get("file") != old
+assert ask(op="discard", all=True)["ok"]
+assert get("file") == old
+os.close(emptying)
+os.close(reading)
+assert get("file") == old
+"#;
+    script(&scratch, &view, &save.replace("FLAG", &format!("{:?}", flag.display().to_string())));
+    view.assert_landed("file", &old);
+}
+
 /// The kernel writes back what was stored to a mapping whenever it likes.
 #[test]
 fn what_is_written_to_a_file_while_its_deletion_is_denied_is_in_that_file() {

@@ -239,6 +239,11 @@ impl OpenFile {
         self.rewritten.store(true, Ordering::SeqCst);
     }
 
+    /// It goes on with content that was judged before.
+    pub fn forget_rewritten(&self) {
+        self.rewritten.store(false, Ordering::SeqCst);
+    }
+
     pub fn is_rewritten(&self) -> bool {
         self.rewritten.load(Ordering::SeqCst)
     }

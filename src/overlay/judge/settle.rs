@@ -161,8 +161,10 @@ impl Overlay {
             other => other,
         };
         claim.judged = !matches!(settled, Err(_) | Ok(Settled::Postponed));
+        // What was denied is gone from the view.
+        let is_over = claim.judged || matches!(settled, Err(Error::Denied));
         match &job.open {
-            Some(open) if claim.judged => self.note_judged(open, job.version),
+            Some(open) if is_over => self.note_judged(open, job.version),
             Some(open) if job.rewritten => open.note_rewritten(),
             Some(_) | None => {}
         }

@@ -148,6 +148,26 @@ fn who_only_emptied_what_another_has_written_since_does_not_bring_it_back_when_i
     bench.check();
 }
 
+/// Nobody has written to what is held again.
+#[test]
+fn what_was_written_while_the_name_was_anothers_is_not_in_the_midst_of_what_is_held_again_and_discarded() {
+    let bench = Bench::new();
+    bench.save(HELD, "made\n");
+    let handle = bench.open_to_write(HELD);
+    bench.discard_all().unwrap();
+    let discarded = bench.latest();
+    bench.save(HELD, "another\n");
+    bench.view().write(handle, 0, b"lost\n").unwrap();
+    bench.unlink(HELD);
+    bench.undo(&discarded).unwrap();
+    assert_eq!(bench.read(HELD).as_deref(), Some("made\n"));
+    bench.discard_all().unwrap();
+    assert_eq!((bench.read(HELD), bench.held().len()), (None, 0));
+    bench.close(handle);
+    assert_eq!((bench.read(HELD), bench.held().len()), (None, 0));
+    bench.check();
+}
+
 /// By the name that its directory has now, or by none.
 #[test]
 fn what_was_discarded_is_there_again_in_its_directory_as_far_as_that_is_there() {

@@ -424,6 +424,8 @@ impl State {
         let open = self.nodes.open_on(node).filter(|open| !open.backing().is_orphan());
         if let Some(open) = returned.as_ref().or(open).cloned() {
             open.set_backing(&mut self.nodes, Backing::Upper(id, Arc::new(file)));
+            // What was written to it while it had no name is gone.
+            open.forget_rewritten();
         }
     }
 }
