@@ -2,8 +2,8 @@
 //! on a plain directory, so that it asks for nothing the kernel does not give, and in the view: where files are judged,
 //! and where nobody judges.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Seek, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -387,6 +387,29 @@ fn other_names_of_a_held_file_come_and_go_without_the_change() {
             assert!(view.read(name) == want, "{way}: {name} has lost the change");
         }
         assert!(view.held().iter().any(|held| names.contains(&held.path.as_str())), "{way}: {:?}", view.held());
+    }
+}
+
+/// Whether or not somebody still has it open by that name.
+#[test]
+fn what_is_held_again_shows_by_a_further_name_that_alone_was_read() {
+    for is_open in [true, false] {
+        let scratch = mounted_scratch!();
+        scratch.write("a.txt", lines(200));
+        fs::hard_link(scratch.lower().join("a.txt"), scratch.lower().join("b")).expect("a hard link");
+        let view = scratch.mount();
+        let new = "all new\n".repeat(200);
+        view.write("a.txt", &new);
+        let discarded = view.cli(&["discard", "a.txt", "--json"]).ok().json();
+        view.unmount();
+        let view = scratch.mount();
+        let reader = File::open(view.path("b")).expect("open");
+        assert_eq!(io::read_to_string(&reader).expect("read"), lines(200));
+        let reader = Some(reader).filter(|_| is_open);
+        view.cli(&["undo", discarded["outcomes"][0]["operation"].as_str().expect("an operation")]).ok();
+        let shown = reader.map(|mut reader| reader.rewind().and_then(|()| io::read_to_string(reader)));
+        assert!(shown.is_none_or(|shown| shown.expect("read") == new), "it is read on with what it was before");
+        assert_eq!(["b", "a.txt", "b"].map(|name| view.read(name)), [&new[..]; 3], "{is_open}");
     }
 }
 

@@ -339,3 +339,24 @@ fn the_undo_of_confirmed_hunks_lands_none_of_those_that_are_left() {
     assert_eq!(bench.lower("a"), Some(text(&[])));
     assert_eq!(bench.read("a"), Some(text(&[1, 2, 3, 5])));
 }
+
+#[test]
+fn who_has_a_further_name_open_goes_on_with_the_whole_when_discarded_hunks_are_held_again() {
+    let mut bench = Bench::new();
+    bench.put("a", &text(&[]));
+    std::fs::hard_link(bench.lower_path("a"), bench.lower_path("b")).unwrap();
+    bench.save("a", &text(&ALL));
+    bench.remount();
+    let handle = bench.open("b", libc::O_RDWR).unwrap();
+    let shown = || String::from_utf8(bench.view().read(handle, 0, 1 << 20).unwrap()).unwrap();
+    bench.discard_hunks(&[2]).unwrap();
+    assert_eq!(shown(), text(&others(&[2])));
+    bench.undo(&bench.latest()).unwrap();
+    assert_eq!(shown(), text(&ALL));
+    bench.view().write(handle, 0, b"NEW").unwrap();
+    bench.close(handle);
+    let written = text(&ALL).replacen("new", "NEW", 1);
+    assert_eq!(["a", "b"].map(|name| bench.read(name).unwrap()), [&written[..]; 2]);
+    assert_eq!(bench.lower("b"), Some(text(&[])));
+    bench.check();
+}

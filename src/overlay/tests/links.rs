@@ -12,6 +12,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use super::*;
 use crate::policy::tier::{self, Act, Facts, Thresholds, Verdict};
+use crate::store::Operation;
 use crate::sys::file::FileKind;
 
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
@@ -633,5 +634,47 @@ fn who_is_writing_a_change_by_a_further_name_when_it_is_discarded_goes_on_with_h
     let views = ["a", "b"].map(|name| bench.read(name).unwrap());
     assert_eq!(views, [theirs.clone(), format!("{theirs}one more\n")]);
     assert_eq!(bench.lower("a"), Some(theirs));
+    bench.check();
+}
+
+/// A change of `a`, whose further name `b` is the only one that the kernel knows. Discarded.
+fn discarded_of_other_name(content: &str) -> (Bench, Operation) {
+    let mut bench = Bench::new();
+    bench.put("a", &lines(100));
+    std::fs::hard_link(bench.lower_path("a"), bench.lower_path("b")).unwrap();
+    bench.save("a", content);
+    bench.discard_all().unwrap();
+    let discarded = bench.latest();
+    bench.remount();
+    bench.node("b").unwrap();
+    (bench, discarded)
+}
+
+#[test]
+fn what_is_held_again_is_shown_and_written_by_a_further_name_that_is_open() {
+    let (bench, discarded) = discarded_of_other_name(&changed(100, 60));
+    let handle = bench.open("b", libc::O_RDWR).unwrap();
+    bench.undo(&discarded).unwrap();
+    let shown = bench.view().read(handle, 0, 1 << 20).unwrap();
+    assert_eq!(String::from_utf8(shown).unwrap(), changed(100, 60));
+    bench.write_and_close(handle, 0, "NEW");
+    let written = changed(100, 60).replacen("new", "NEW", 1);
+    assert_eq!(["a", "b"].map(|name| bench.read(name).unwrap()), [written.clone(), written]);
+    assert_eq!((bench.lower("a"), bench.held().len()), (Some(lines(100)), 1));
+    bench.check();
+}
+
+/// Two changes of one file would hide each other.
+#[test]
+fn what_is_being_written_by_a_further_name_is_in_the_way_of_what_is_to_be_held_again() {
+    let (bench, discarded) = discarded_of_other_name(&changed(100, 60));
+    let handle = bench.open_to_write("b");
+    bench.view().write(handle, 0, b"LINE").unwrap();
+    let refusal = bench.undo(&discarded).unwrap_err();
+    assert!(refusal.code == ErrorCode::Conflict && refusal.message.contains("being written there"), "{refusal:?}");
+    bench.close(handle);
+    let written = lines(100).replacen("line", "LINE", 1);
+    assert_eq!(["a", "b"].map(|name| bench.lower(name).unwrap()), [&written[..]; 2]);
+    assert_eq!(["a", "b"].map(|name| bench.read(name).unwrap()), [&written[..]; 2]);
     bench.check();
 }

@@ -18,6 +18,7 @@ use crate::overlay::judge::hold::held_id;
 use crate::overlay::judge::side::Side;
 use crate::overlay::review::discard::discarded_for;
 use crate::overlay::review::{Reviewed, failed, refused_at};
+use crate::overlay::state::nodes::NodeId;
 use crate::overlay::state::uppers::Upper;
 use crate::overlay::{Error, Overlay, Result, State};
 use crate::protocol::{Action as Done, Also, Counts, ErrorCode, Outcome};
@@ -102,7 +103,13 @@ impl Overlay {
     }
 
     pub(super) fn tell_returned(&self, again: HeldAgain) {
-        again.rows.iter().flat_map(|row| &row.names).for_each(|name| self.tell_content_changed(name));
+        for row in &again.rows {
+            let node = self.state.lock().node_of(row);
+            if let Some(node) = node {
+                self.tell(|observer| observer.content_changed(node));
+            }
+            row.names.iter().for_each(|name| self.tell_changed(name));
+        }
         again.gone.into_iter().for_each(|gone| self.store.drop_upper_file(gone));
     }
 
@@ -117,7 +124,7 @@ impl Overlay {
         let path = row.path();
         let (there, is_anothers) = {
             let state = self.state.lock();
-            let there = row.names.iter().find_map(|name| state.uppers.at(name));
+            let there = state.entries_of(row).flatten().next();
             let held = |id| state.uppers.get(id).and_then(|upper| upper.row.held.as_ref()).map(|held| held.id.clone());
             let is_live = row.held.as_ref().is_some_and(|held| state.uppers.by_id(&held.id).is_some());
             (there.map(|upper| (upper, held(upper))), is_live)
@@ -365,9 +372,21 @@ impl State {
             upper.is_some_and(|upper| upper.row.held.as_ref().is_some_and(|held| held.id == instead.id))
         };
         let is_gone = one.instead.as_ref().is_some_and(|instead| !stands(instead));
-        let is_taken =
-            |name: &RelPath| self.uppers.at(name) != one.instead() || self.writer_ousted(&one.row, name).is_some();
-        is_gone || one.row.names.iter().any(is_taken)
+        let ousts = |name: &RelPath| self.writer_ousted(&one.row, name).is_some();
+        let is_others = |there| there != one.instead();
+        is_gone || self.entries_of(&one.row).any(is_others) || one.row.names.iter().any(ousts)
+    }
+
+    /// What upper has at each name of a change that is not there, and of the file of lower that it was written to.
+    fn entries_of<'a>(&'a self, row: &'a UpperRow) -> impl Iterator<Item = Option<UpperId>> + 'a {
+        let of_file = row.base.shared_inode().map(|inode| self.uppers.of_inode(inode));
+        row.names.iter().map(|name| self.uppers.at(name)).chain(of_file)
+    }
+
+    /// Returns the node of the file that a change was written to, which the kernel may know by another name alone.
+    fn node_of(&self, row: &UpperRow) -> Option<NodeId> {
+        let of_file = || self.nodes.of_lower(row.base.shared_inode()?.key());
+        self.nodes.at(row.path()).or_else(of_file)
     }
 
     /// Returns the pid of a program that has a file at a name of the change open for writing and could not go on with the
@@ -390,7 +409,7 @@ impl State {
         if let Some(meta) = put {
             row.base.below = Below::of(Some(&meta));
         }
-        let node = self.nodes.at(row.path());
+        let node = self.node_of(&row);
         let has_others = node.is_some_and(|node| self.nodes.has_several_paths(node));
         match (&row.what, below) {
             (What::Whiteout, Some(was)) => {
@@ -411,16 +430,16 @@ impl State {
         }
         self.uppers.insert(Upper { dirty: false, busy: true, ..Upper::written(row.clone()) });
         if let Some(Content { new, file }) = content {
-            self.read_on_in(row.path(), new.keep(), file);
+            self.read_on_in(&row, new.keep(), file);
         }
         row
     }
 
     /// Handles on the file go on with what is held of it now, and write there.
-    fn read_on_in(&mut self, path: &RelPath, id: UpperId, file: Option<File>) {
-        let returned = self.returned_to(path);
-        let (Some(file), Some(node)) = (file, self.nodes.at(path)) else { return };
-        self.nodes.set_lower(node, None);
+    fn read_on_in(&mut self, row: &UpperRow, id: UpperId, file: Option<File>) {
+        let returned = self.returned_to(row.path());
+        let (Some(file), Some(node)) = (file, self.node_of(row)) else { return };
+        self.nodes.set_lower(node, row.base.shared_inode().map(Stamp::key));
         let open = self.nodes.open_on(node).filter(|open| !open.backing().is_orphan());
         if let Some(open) = returned.as_ref().or(open).cloned() {
             open.set_backing(&mut self.nodes, Backing::Upper(id, Arc::new(file)));

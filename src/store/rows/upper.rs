@@ -170,7 +170,15 @@ impl Base {
 
     /// True if it was written through one name of an inode that has several, which all show the same content.
     pub fn is_shared(&self) -> bool {
-        matches!(self.below, Below::Entry { links, .. } if links > 1)
+        self.shared_inode().is_some()
+    }
+
+    /// Returns that inode.
+    pub fn shared_inode(&self) -> Option<&Stamp> {
+        match &self.below {
+            Below::Entry { stamp, links: 2.., .. } => Some(stamp),
+            Below::Entry { .. } | Below::Nothing => None,
+        }
     }
 
     /// Returns the base of an entry that takes the place of one name: the inode's other names keep what they have.
