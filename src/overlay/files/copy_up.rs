@@ -40,6 +40,7 @@ impl Overlay {
         }
         let _one_at_a_time = open.copying.lock();
         loop {
+            self.find_any_name_below(open);
             // Not earlier: while this thread waited, another's copy may have landed, and the handle's stamp moved with it.
             let (backing, way, opened) = {
                 let state = self.state.lock();
@@ -55,26 +56,28 @@ impl Overlay {
                 // It was switched to lower, or to an entry of its own, between the two looks.
                 Backing::Upper(id, _) if open.upper() != Some(id) => {}
                 Backing::Upper(..) => return Err(Error::Errno(libc::ESTALE)),
-                Backing::Lower(lower) => {
-                    self.find_any_name_below(open.node, &lower);
-                    self.copy_up(open, &lower, keep, opened)?;
-                }
+                Backing::Lower(lower) => self.copy_up(open, &lower, keep, opened)?,
             }
         }
     }
 
     /// If the name of a file that is about to be written was taken below, finds another that it still has. Without a name,
     /// what is written would be in no file.
-    fn find_any_name_below(&self, node: NodeId, lower: &File) {
-        let is_nameless = || self.state.lock().nodes.path(node).is_err();
+    fn find_any_name_below(&self, open: &OpenFile) {
+        let Backing::Lower(lower) = open.backing().clone() else { return };
+        let is_nameless = || self.state.lock().nodes.path(open.node).is_err();
         if !is_nameless() {
             return;
         }
-        self.find_new_name(lower);
+        self.find_new_name(&lower);
         if is_nameless()
-            && let Err(err) = self.learn_any_name(lower)
+            && let Err(err) = self.learn_any_name(&lower)
         {
             log::warn!("look for a name of a file that is written to: {err}");
+        }
+        if !is_nameless() {
+            // If the name that it has now goes, it was not taken by a person.
+            *open.taken_from.lock() = None;
         }
     }
 

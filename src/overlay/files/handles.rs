@@ -20,7 +20,7 @@ use super::comes_back::TakenFrom;
 use super::copy_up::same_content_stamp;
 use super::passed::PassedHandle;
 use super::witness::Seen;
-use crate::model::{Digest, Reason, RelPath, Stamp};
+use crate::model::{Digest, InodeKey, Reason, RelPath, Stamp};
 use crate::overlay::state::nodes::{NodeId, Nodes};
 use crate::overlay::{Caller, Error, Overlay, Result, State};
 use crate::store::{Kept, Nameless, UpperId, Writer};
@@ -270,6 +270,14 @@ impl OpenFile {
 
     pub fn upper(&self) -> Option<UpperId> {
         self.backing().upper()
+    }
+
+    /// The key of lower's file, if that is what is open.
+    pub fn key_below(&self) -> Option<InodeKey> {
+        match &*self.backing() {
+            Backing::Lower(file) => Meta::of(file.as_fd()).ok().map(|meta| meta.key()),
+            Backing::Upper(..) | Backing::Orphan(_) => None,
+        }
     }
 
     /// True if it is an orphan, with this file.

@@ -177,7 +177,7 @@ impl Overlay {
             FileKind::Regular if self.links_below(meta) > 1 && self.action(path, meta.kind) != Action::Pass => {
                 let mut found = gate(path);
                 if found.is_none() {
-                    self.judged_name_below(meta, |name| {
+                    self.judged_name_below(meta.key(), |name| {
                         found = gate(name);
                         found.is_some()
                     })?;

@@ -228,7 +228,7 @@ impl Overlay {
 
     /// Returns whether a file of lower with several names has a judged one, whatever the view shows there.
     pub(in crate::overlay) fn has_judged_name(&self, meta: &Meta) -> Result<bool> {
-        Ok(meta.links > 1 && self.judged_name_below(meta, |_| true)?.is_some())
+        Ok(meta.links > 1 && self.judged_name_below(meta.key(), |_| true)?.is_some())
     }
 
     /// [`Self::finds_judged_name`] for a passing file that has no name in the view any more.
@@ -248,7 +248,7 @@ impl Overlay {
 
     fn judged_names_below(&self, meta: &Meta) -> Result<Vec<RelPath>> {
         let mut names = Vec::new();
-        self.judged_name_below(meta, |path| {
+        self.judged_name_below(meta.key(), |path| {
             names.push(path.clone());
             false
         })?;
@@ -259,7 +259,7 @@ impl Overlay {
     /// where most files lie.
     pub(in crate::overlay) fn judged_name_below(
         &self,
-        meta: &Meta,
+        key: InodeKey,
         mut is_wanted: impl FnMut(&RelPath) -> bool,
     ) -> Result<Option<RelPath>> {
         let mut dirs = vec![RelPath::root()];
@@ -272,7 +272,7 @@ impl Overlay {
             for entry in entries {
                 let Ok(path) = dir.join(&entry.name) else { continue };
                 let is_dir = entry.kind == FileKind::Directory;
-                if (!is_dir && entry.inode != meta.inode) || is_reserved(&path) {
+                if (!is_dir && entry.inode != key.inode) || is_reserved(&path) {
                     continue;
                 }
                 let passes = self.action(&path, entry.kind) == Action::Pass;
@@ -284,7 +284,7 @@ impl Overlay {
                     continue;
                 }
                 let at = self.lower.stat(&path).doing(|| format!("stat {path}"))?;
-                if at.is_some_and(|at| at.key() == meta.key()) && is_wanted(&path) {
+                if at.is_some_and(|at| self.births.may_be_one(key, at.key())) && is_wanted(&path) {
                     return Ok(Some(path));
                 }
             }

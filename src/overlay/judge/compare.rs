@@ -122,7 +122,7 @@ impl Overlay {
             });
             source.get().is_some()
         };
-        match self.judged_name_below(&meta, is_gated) {
+        match self.judged_name_below(meta.key(), is_gated) {
             Ok(_) => source.get(),
             Err(err) => {
                 log::warn!("look for other names of {}: {err}", comparison.path);

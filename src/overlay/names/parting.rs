@@ -233,7 +233,7 @@ impl Overlay {
     fn find_name_but(&self, path: Option<&RelPath>, meta: &Meta) -> Result<Option<RelPath>> {
         // A name that is held as deleted or replaced is no name of the file in the view.
         let is_shown = |name: &RelPath| Some(name) != path && self.state.lock().is_taken_from_lower(name);
-        let found = self.judged_name_below(meta, is_shown)?;
+        let found = self.judged_name_below(meta.key(), is_shown)?;
         // Handles that have the file open by the name that goes then have it open by this one.
         found.iter().try_for_each(|name| self.learn_name(name))?;
         Ok(found)

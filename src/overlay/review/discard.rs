@@ -75,6 +75,8 @@ pub(in crate::overlay) struct Shown {
     meta: Option<Meta>,
     /// Lower's file, if the change is open in the view.
     file: Option<Arc<File>>,
+    /// The file that an open change was written to, found by another name, where it is not at the path any more.
+    elsewhere: Option<Arc<File>>,
 }
 
 /// What becomes of writes to an entry that goes from the view.
@@ -122,7 +124,7 @@ impl Dropping<'_> {
             applied.outcomes.iter().map(|step| (&step.path, step.meta)).collect();
         for (change, shown) in self.reviewing.taken.iter().zip(&mut self.shown) {
             if let Some(meta) = steps.get(change.row.path()) {
-                *shown = Shown { meta: *meta, file: None };
+                *shown = Shown { meta: *meta, file: None, elsewhere: None };
             }
         }
     }
@@ -251,8 +253,13 @@ impl Overlay {
         self.check_nothing_left_inside(&reviewing.taken)?;
         let below = |change: &Taken| {
             let path = change.row.path();
-            let learnt = self.learn_names(change);
-            learnt.and_then(|()| self.what_lower_shows(path, change.open.as_ref())).map_err(|err| failed(path, &err))
+            let look = || {
+                self.learn_names(change)?;
+                let shown = self.what_lower_shows(path, change.open.as_ref())?;
+                let elsewhere = self.own_file_elsewhere(change, shown.meta.as_ref())?;
+                Ok(Shown { elsewhere, ..shown })
+            };
+            look().map_err(|err| failed(path, &err))
         };
         *shown = reviewing.taken.iter().map(below).collect::<Reviewed<_>>()?;
         Ok(())
@@ -275,6 +282,18 @@ impl Overlay {
             }
         }
         Ok(())
+    }
+
+    /// Opens the file that an open change was written to by another name, where the first one does not lead to it any
+    /// more. The kernel need not have looked that name up.
+    fn own_file_elsewhere(&self, change: &Taken, at_first: Option<&Meta>) -> Result<Option<Arc<File>>> {
+        let base = &change.row.base;
+        let Below::Entry { stamp, links: 2.., .. } = base.below else { return Ok(None) };
+        if change.open.is_none() || at_first.is_some_and(|meta| self.may_be_its_file(base, meta)) {
+            return Ok(None);
+        }
+        let found = self.judged_name_below(stamp.key(), |name| self.state.lock().is_taken_from_lower(name))?;
+        Ok(self.open_of_file(base, found.as_ref()).map(|(_, file)| Arc::new(file)))
     }
 
     /// Ends a discard that has landed and kept contents as `backups`: the view shows lower again, as far as it can.
@@ -311,7 +330,7 @@ impl Overlay {
         let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
         let needs_file = open.is_some() && meta.as_ref().is_some_and(Meta::is_file);
         let file = needs_file.then(|| self.lower.open_to_read(path)).transpose().doing(|| format!("open {path}"))?;
-        Ok(Shown { meta, file: file.map(Arc::new) })
+        Ok(Shown { meta, file: file.map(Arc::new), elsewhere: None })
     }
 
     /// Refuses to drop a directory while something in it stays: what is being written there would have no place, and none
@@ -366,6 +385,12 @@ impl Overlay {
             }
             state.nodes.unname_path(name);
         }
+        if let Some(node) = node
+            && let Some(key) = state.nodes.open_on(node).and_then(|open| open.key_below())
+        {
+            // If its file has another name only, it is found by that.
+            state.nodes.set_lower(node, Some(key));
+        }
         state.uppers.remove(row.id);
         if row.what == What::Whiteout && meta.is_some_and(|meta| meta.is_file()) {
             self.read_on(&mut state, path);
@@ -383,7 +408,7 @@ impl Overlay {
     /// Switches the handles on a change that goes to what lower has, or to an orphan that nothing shows. Returns what the
     /// change's node stands for from then on.
     fn goes_on_below(&self, state: &mut State, row: &UpperRow, shown: Shown) -> Option<Meta> {
-        let (path, Shown { meta, file }) = (row.path(), shown);
+        let (path, Shown { meta, file, elsewhere }) = (row.path(), shown);
         let Some(open) = state.nodes.open_of(row.id).cloned() else { return meta };
         // Nobody has asked to write to another file that has taken the change's first name.
         let meta = meta.filter(|meta| self.may_be_its_file(&row.base, meta));
@@ -396,13 +421,15 @@ impl Overlay {
         let names = state.nodes.paths(open.node).unwrap_or_default();
         let others = names.iter().filter(|other| *other != path && state.is_taken_from_lower(other));
         let other = if lower.is_none() { self.open_of_file(&row.base, others) } else { None };
-        let backing = match (lower, other) {
-            (Some(file), _) => Backing::Lower(file),
-            (None, Some((other, file))) => {
+        let backing = match (lower, other, elsewhere) {
+            (Some(file), ..) => Backing::Lower(file),
+            (None, Some((other, file)), _) => {
                 state.nodes.lead_with(open.node, other);
                 Backing::Lower(Arc::new(file))
             }
-            (None, None) => Backing::Orphan(open.file()),
+            // The next write looks for its name once more.
+            (None, None, Some(file)) => Backing::Lower(file),
+            (None, None, None) => Backing::Orphan(open.file()),
         };
         open.set_backing(&mut state.nodes, backing);
         open.dirty.store(false, Ordering::SeqCst);

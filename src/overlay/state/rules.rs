@@ -273,7 +273,7 @@ impl Overlay {
         is_refused: fn(Action) -> bool,
     ) -> crate::overlay::Result<Option<RelPath>> {
         match self.policy().refuses() && self.links_below(meta) > 1 {
-            true => self.judged_name_below(meta, |path| is_refused(self.action_by(path, FileKind::Regular, by))),
+            true => self.judged_name_below(meta.key(), |path| is_refused(self.action_by(path, FileKind::Regular, by))),
             false => Ok(None),
         }
     }

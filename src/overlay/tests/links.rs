@@ -677,4 +677,45 @@ fn what_is_being_written_by_a_further_name_is_in_the_way_of_what_is_to_be_held_a
     assert_eq!(["a", "b"].map(|name| bench.lower(name).unwrap()), [&written[..]; 2]);
     assert_eq!(["a", "b"].map(|name| bench.read(name).unwrap()), [&written[..]; 2]);
     bench.check();
+    bench.check();
+}
+
+/// The kernel has looked the other name up, or not, or knows it as another file's since the first name went.
+#[test]
+fn who_writes_when_the_change_is_discarded_goes_on_with_his_own_file_by_a_name_that_nobody_has_looked_up() {
+    let remove = |bench: &Bench| std::fs::remove_file(bench.lower_path("a")).unwrap();
+    let replace = |bench: &Bench| {
+        bench.put("theirs", "theirs\n");
+        std::fs::rename(bench.lower_path("theirs"), bench.lower_path("a")).unwrap();
+    };
+    let looks: [&[&str]; 3] = [&[], &["d"], &["d", "d/b"]];
+    for (is_free, looks) in [true, false].into_iter().flat_map(|is_free| looks.map(|looks| (is_free, looks))) {
+        let bench = Bench::new();
+        bench.put("d/keep", "k\n");
+        bench.put("a", &lines(100));
+        std::fs::hard_link(bench.lower_path("a"), bench.lower_path("d/b")).unwrap();
+        bench.save("a", &changed(100, 60));
+        let [handle, later] = [(); 2].map(|()| bench.open_to_write("a"));
+        if is_free {
+            remove(&bench)
+        } else {
+            replace(&bench)
+        };
+        for path in looks {
+            bench.node(path).unwrap();
+        }
+        bench.discard_all().unwrap();
+        bench.write_and_close(handle, 0, "LINE 0\n");
+        let written = lines(100).replace("line 0\n", "LINE 0\n");
+        let theirs = (!is_free).then(|| "theirs\n".to_owned());
+        assert_eq!(
+            (bench.read("a"), bench.read("d/b")),
+            (theirs.clone(), Some(written)),
+            "{is_free}, looked at {looks:?}"
+        );
+        bench.unlink("d/b");
+        bench.write_and_close(later, 0, "LINE 0\n");
+        assert_eq!((bench.read("a"), bench.read("d/b")), (theirs, None), "{is_free}, looked at {looks:?}");
+        bench.check();
+    }
 }
