@@ -16,7 +16,7 @@ use crate::overlay::state::uppers::Upper;
 use crate::overlay::{Error, Overlay, Result, State};
 use crate::protocol::{Action as Done, Also, EventName, Outcome};
 use crate::store::{
-    self, Applied, Base, Durability, Effect, Epilogue, Fate, Kept, Landing, PathEffect, StagedContent, UpperId,
+    self, Applied, Base, Below, Durability, Effect, Epilogue, Fate, Kept, Landing, PathEffect, StagedContent, UpperId,
     UpperRow, Version, What,
 };
 use crate::sys::file::{FileKind, Meta};
