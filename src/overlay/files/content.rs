@@ -74,7 +74,7 @@ impl Overlay {
             self.witness.look(*caller, &handle.seen);
             self.note_program(handle, open);
             self.store.record_rows().inspect_err(|_| handle.note_unrecorded())?;
-            self.drop_set_id_of_judged(&file)?;
+            self.lend_nothing(&file).doing(|| "change the mode of what is written".to_owned())?;
         }
         let result = change(&file);
         if first {
@@ -89,14 +89,6 @@ impl Overlay {
             // The state directory is on a read-only file system: the upper file could only be opened for reading.
             Err(err) if err.raw_os_error() == Some(libc::EBADF) => Err(Error::Errno(libc::EROFS)),
             result => Ok(result?),
-        }
-    }
-
-    /// Judged content lends nobody's rights, whoever writes it, unless the mount allows that (SPEC §6).
-    fn drop_set_id_of_judged(&self, file: &File) -> Result<()> {
-        match self.grants.suid {
-            true => Ok(()),
-            false => file::clear_set_id(file.as_fd()).doing(|| "change the mode of what is written".to_owned()),
         }
     }
 
@@ -164,8 +156,9 @@ impl Overlay {
             true => Ok(()),
             false => file.set_len(0),
         };
-        emptied.and_then(|()| drop_set_id_of(&file, &meta, caller)).doing(|| "truncate".to_owned())?;
-        self.drop_set_id_of_judged(&file)?;
+        let emptied =
+            emptied.and_then(|()| drop_set_id_of(&file, &meta, caller)).and_then(|()| self.lend_nothing(&file));
+        emptied.doing(|| "truncate".to_owned())?;
         self.note_room(open, &file)
     }
 

@@ -5,9 +5,16 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 
-use crate::overlay::Caller;
+use crate::overlay::{Caller, Overlay};
 use crate::sys::file::{self, Meta, SET_GID, SET_ID, SET_UID};
 use crate::sys::process;
+
+impl Overlay {
+    /// Judged content lends nobody's rights, whoever changes it, unless the mount allows that (SPEC §6).
+    pub(super) fn lend_nothing(&self, file: &File) -> io::Result<()> {
+        if self.grants.suid { Ok(()) } else { file::clear_set_id(file.as_fd()) }
+    }
+}
 
 /// Clears the bits that `caller` may not keep on a file whose content it changes.
 pub(super) fn drop_set_id(file: &File, caller: &Caller) -> io::Result<()> {
