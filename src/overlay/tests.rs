@@ -164,7 +164,8 @@ impl Bench {
         // What nobody else has changed is not taken for that by who knows it from the log alone.
         overlay.begin_doubts().unwrap();
         for path in overlay.external_paths().unwrap() {
-            assert!(external.as_ref().is_none_or(|known| known.contains(&path)), "{path:?} of {external:?}");
+            let known = || (overlay.state.lock().past.get(&path.0).cloned(), overlay.store.last_put());
+            assert!(external.as_ref().is_none_or(|known| known.contains(&path)), "{path:?} of {external:?}: {:?}", known());
         }
         self.overlay = Some(overlay);
         recovered
