@@ -165,7 +165,11 @@ impl Bench {
         overlay.begin_doubts().unwrap();
         for path in overlay.external_paths().unwrap() {
             let known = || (overlay.state.lock().past.get(&path.0).cloned(), overlay.store.last_put());
-            assert!(external.as_ref().is_none_or(|known| known.contains(&path)), "{path:?} of {external:?}: {:?}", known());
+            assert!(
+                external.as_ref().is_none_or(|known| known.contains(&path)),
+                "{path:?} of {external:?}: {:?}",
+                known()
+            );
         }
         self.overlay = Some(overlay);
         recovered
