@@ -1073,8 +1073,7 @@ fn attributes_set_between_a_landing_and_its_release_stay() {
     let handle = bench.open_for_save("a");
     bench.view().write(handle, 0, b"new\n").unwrap();
     bench.view().flush(handle, &ME).unwrap();
-    let keep =
-        SetAttributes { mode: None, uid: None, gid: None, size: None, atime: SetTime::Keep, mtime: SetTime::Keep };
+    let keep = SetAttributes::NOTHING;
     let time = Timestamp { seconds: 1_000_000_000, nanoseconds: 5 };
     let (times, mode) =
         (SetAttributes { mtime: SetTime::At(time), ..keep }, SetAttributes { mode: Some(0o640), ..keep });
@@ -1145,14 +1144,7 @@ fn a_rename_and_a_change_of_mode_move_the_ctime_of_what_landed() {
         before = now;
     }
     wait_for_later_ctime(&bench, before);
-    let set = SetAttributes {
-        mode: Some(0o600),
-        uid: None,
-        gid: None,
-        size: None,
-        atime: SetTime::Keep,
-        mtime: SetTime::Keep,
-    };
+    let set = SetAttributes { mode: Some(0o600), ..SetAttributes::NOTHING };
     bench.view().set_attributes(bench.node("target").unwrap(), None, &set, &ME).unwrap();
     assert!(seen("target") > before);
 }

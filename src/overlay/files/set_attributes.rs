@@ -156,7 +156,7 @@ impl Overlay {
 }
 
 impl SetAttributes {
-    const NOTHING: Self =
+    pub(in crate::overlay) const NOTHING: Self =
         Self { mode: None, uid: None, gid: None, size: None, atime: SetTime::Keep, mtime: SetTime::Keep };
 
     fn apply(&self, inode: &Reached) -> std::io::Result<()> {

@@ -38,6 +38,15 @@ impl Bench {
     }
 }
 
+/// A new file that was held, and was discarded while a program has it open to write.
+fn discarded_while_open() -> (Bench, HandleId) {
+    let bench = Bench::new();
+    bench.save(HELD, "made\n");
+    let handle = bench.open_to_write(HELD);
+    bench.discard_all().unwrap();
+    (bench, handle)
+}
+
 /// Where lower has nothing. What a writer adds to a file that it has comes to that.
 #[test]
 fn what_was_discarded_is_there_again_once_its_writer_goes_on() {
@@ -56,10 +65,7 @@ fn what_was_discarded_is_there_again_once_its_writer_goes_on() {
 
 #[test]
 fn what_was_discarded_stays_away_where_nobody_goes_on_with_it_or_something_else_has_come() {
-    let bench = Bench::new();
-    bench.save(HELD, "made\n");
-    let handle = bench.open_to_write(HELD);
-    bench.discard_all().unwrap();
+    let (bench, handle) = discarded_while_open();
     bench.close(handle);
     assert_eq!((bench.read(HELD), bench.held().len(), bench.stage_files()), (None, 0, 0));
 
@@ -78,10 +84,7 @@ fn what_was_discarded_stays_away_where_nobody_goes_on_with_it_or_something_else_
 
 #[test]
 fn what_has_come_back_and_is_removed_by_a_program_stays_away() {
-    let bench = Bench::new();
-    bench.save(HELD, "made\n");
-    let handle = bench.open_to_write(HELD);
-    bench.discard_all().unwrap();
+    let (bench, handle) = discarded_while_open();
     bench.view().write(handle, 5, b"more\n").unwrap();
     bench.unlink(HELD);
     bench.write_and_close(handle, 10, "end\n");
@@ -151,10 +154,7 @@ fn who_only_emptied_what_another_has_written_since_does_not_bring_it_back_when_i
 /// Nobody has written to what is held again.
 #[test]
 fn what_was_written_while_the_name_was_anothers_is_not_in_the_midst_of_what_is_held_again_and_discarded() {
-    let bench = Bench::new();
-    bench.save(HELD, "made\n");
-    let handle = bench.open_to_write(HELD);
-    bench.discard_all().unwrap();
+    let (bench, handle) = discarded_while_open();
     let discarded = bench.latest();
     bench.save(HELD, "another\n");
     bench.view().write(handle, 0, b"lost\n").unwrap();
@@ -397,7 +397,7 @@ fn what_is_made_to_look_otherwise_does_not_come_back_by_that() {
     let handle = deleted_again(&bench, "f");
     let node = bench.view().handle(handle).unwrap().node;
     let (atime, mtime) = (SetTime::Keep, SetTime::Keep);
-    let private = SetAttributes { mode: Some(0o600), uid: None, gid: None, size: None, atime, mtime };
+    let private = SetAttributes { mode: Some(0o600), atime, mtime, ..SetAttributes::NOTHING };
     bench.view().set_attributes(node, Some(handle), &private, &ME).unwrap();
     assert_eq!((bench.read("f"), bench.held_paths()), (None, vec!["f".to_owned()]));
     bench.confirm(&[bench.only_id()]).unwrap();

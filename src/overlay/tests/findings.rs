@@ -12,7 +12,7 @@ fn write(bench: &Bench, path: &str, content: &str) {
 
 fn touched(seconds: i64) -> SetAttributes {
     let mtime = SetTime::At(crate::model::Timestamp { seconds, nanoseconds: 0 });
-    SetAttributes { mode: None, uid: None, gid: None, size: None, atime: SetTime::Keep, mtime }
+    SetAttributes { mtime, ..SetAttributes::NOTHING }
 }
 
 fn touch(bench: &Bench, path: &str, seconds: i64) {
@@ -251,8 +251,7 @@ fn a_truncate_by_path_that_is_refused_leaves_no_handle_open() {
     let bench = Bench::with(&[(Key::OnHold, "fail")]);
     bench.put("a", &lines(100));
     let node = bench.node("a").unwrap();
-    let set =
-        SetAttributes { mode: None, uid: None, gid: None, size: Some(0), atime: SetTime::Keep, mtime: SetTime::Keep };
+    let set = SetAttributes { size: Some(0), ..SetAttributes::NOTHING };
     assert!(bench.view().set_attributes(node, None, &set, &ME).is_err());
     assert!(bench.view().state.lock().handles.is_empty());
 }
@@ -463,14 +462,7 @@ fn attributes_set_between_two_writes_of_one_handle_stay() {
     bench.view().write(handle, 0, b"L").unwrap();
     // As a descriptor that was duplicated and closed: it lands, and the handle goes on.
     bench.view().flush(handle, &ME).unwrap();
-    let mode = SetAttributes {
-        mode: Some(0o604),
-        uid: None,
-        gid: None,
-        size: None,
-        atime: SetTime::Keep,
-        mtime: SetTime::Keep,
-    };
+    let mode = SetAttributes { mode: Some(0o604), ..SetAttributes::NOTHING };
     bench.view().set_attributes(node, None, &mode, &ME).unwrap();
     bench.view().set_xattr(node, OsStr::new("user.x"), b"1", rustix::fs::XattrFlags::empty(), &ME).unwrap();
     bench.view().write(handle, 1, b"I").unwrap();
@@ -516,14 +508,7 @@ fn a_link_to_where_something_used_to_be_is_judged() {
 fn attributes_set_while_a_new_file_lands_at_its_release_stay() {
     let bench = Bench::new();
     let at = crate::model::Timestamp { seconds: 1_000_000_000, nanoseconds: 7 };
-    let set = SetAttributes {
-        mode: Some(0o604),
-        uid: None,
-        gid: None,
-        size: None,
-        atime: SetTime::Keep,
-        mtime: SetTime::At(at),
-    };
+    let set = SetAttributes { mode: Some(0o604), mtime: SetTime::At(at), ..SetAttributes::NOTHING };
     for number in 0..100 {
         let name = format!("f{number}");
         let flags = OpenFlags::from_raw(libc::O_WRONLY | libc::O_EXCL);

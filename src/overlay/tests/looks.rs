@@ -42,7 +42,7 @@ impl Bench {
 
     fn chmod(&self, path: &str, mode: u32) {
         let (atime, mtime) = (SetTime::Keep, SetTime::Keep);
-        let set = SetAttributes { mode: Some(mode), uid: None, gid: None, size: None, atime, mtime };
+        let set = SetAttributes { mode: Some(mode), atime, mtime, ..SetAttributes::NOTHING };
         self.view().set_attributes(self.node(path).unwrap(), None, &set, &ME).unwrap();
     }
 
@@ -307,7 +307,7 @@ fn a_symlink_that_is_renamed_over_another_or_changes_places_with_it_keeps_its_ow
     let bench = Bench::new();
     let dress = |path: &str, id: u32| {
         let mtime = SetTime::At(Timestamp { seconds: i64::from(id), nanoseconds: 0 });
-        let set = SetAttributes { mode: None, uid: Some(id), gid: Some(id), size: None, atime: SetTime::Keep, mtime };
+        let set = SetAttributes { uid: Some(id), gid: Some(id), mtime, ..SetAttributes::NOTHING };
         bench.view().set_attributes(bench.node(path).unwrap(), None, &set, &ME).unwrap();
     };
     let dressed = |path: &str| {

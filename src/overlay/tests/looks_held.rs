@@ -20,7 +20,7 @@ impl Bench {
 
     fn give_away(&self, path: &str, id: u32) {
         let (atime, mtime) = (SetTime::Keep, SetTime::Keep);
-        let set = SetAttributes { mode: None, uid: Some(id), gid: Some(id), size: None, atime, mtime };
+        let set = SetAttributes { uid: Some(id), gid: Some(id), atime, mtime, ..SetAttributes::NOTHING };
         self.view().set_attributes(self.node(path).unwrap(), None, &set, &ME).unwrap();
     }
 
@@ -96,7 +96,7 @@ fn where_no_rule_reviews_it_and_of_times_it_lands_at_once() {
     chmod(&bench, "a", 0o755);
     bench.colour("a", "red");
     let mtime = SetTime::At(Timestamp { seconds: 5, nanoseconds: 0 });
-    let set = SetAttributes { mode: None, uid: None, gid: None, size: None, atime: SetTime::Keep, mtime };
+    let set = SetAttributes { mtime, ..SetAttributes::NOTHING };
     bench.view().set_attributes(bench.node(PATH).unwrap(), None, &set, &ME).unwrap();
     chmod(&bench, PATH, 0o644);
     assert_eq!((bench.held().len(), bench.stage_files()), (0, 0));

@@ -11,14 +11,13 @@ use crate::sys::watch::Watches;
 type Act = fn(&Bench, NodeId, &str) -> Result<()>;
 
 fn chmod(bench: &Bench, node: NodeId, path: &str) -> Result<()> {
-    let keep = SetTime::Keep;
-    let set = SetAttributes { mode: Some(0o640), uid: None, gid: None, size: None, atime: keep, mtime: keep };
+    let set = SetAttributes { mode: Some(0o640), ..SetAttributes::NOTHING };
     ask(bench, node, path, |node| bench.view().set_attributes(node, None, &set, &ME).map(drop))
 }
 
 fn set_time(bench: &Bench, node: NodeId, path: &str) -> Result<()> {
     let mtime = SetTime::At(Timestamp { seconds: 1, nanoseconds: 0 });
-    let set = SetAttributes { mode: None, uid: None, gid: None, size: None, atime: SetTime::Keep, mtime };
+    let set = SetAttributes { mtime, ..SetAttributes::NOTHING };
     ask(bench, node, path, |node| bench.view().set_attributes(node, None, &set, &ME).map(drop))
 }
 

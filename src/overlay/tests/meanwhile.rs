@@ -79,7 +79,7 @@ impl Told {
 }
 
 fn set(mode: Option<u32>, mtime: SetTime) -> SetAttributes {
-    SetAttributes { mode, uid: None, gid: None, size: None, atime: SetTime::Keep, mtime }
+    SetAttributes { mode, mtime, ..SetAttributes::NOTHING }
 }
 
 impl Act {

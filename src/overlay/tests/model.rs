@@ -322,8 +322,7 @@ impl Pair {
     }
 
     fn resize(&self, node: NodeId, handle: Option<HandleId>, size: usize) -> Result<()> {
-        let keep = SetTime::Keep;
-        let set = SetAttributes { mode: None, uid: None, gid: None, size: Some(size as u64), atime: keep, mtime: keep };
+        let set = SetAttributes { size: Some(size as u64), ..SetAttributes::NOTHING };
         self.view().set_attributes(node, handle, &set, &ME).map(|_| ())
     }
 
@@ -427,8 +426,7 @@ impl Pair {
 
     fn chmod(&mut self, path: P, mode: u32) {
         let Ok(node) = self.file(path) else { return };
-        let keep = SetTime::Keep;
-        let set = SetAttributes { mode: Some(mode), uid: None, gid: None, size: None, atime: keep, mtime: keep };
+        let set = SetAttributes { mode: Some(mode), ..SetAttributes::NOTHING };
         let answer = self.view().set_attributes(node, None, &set, &ME).map(|_| ());
         self.same(answer, |model| model.chmod(path, mode));
     }
@@ -437,7 +435,7 @@ impl Pair {
         let Ok(node) = self.file(path) else { return };
         self.edits += 1;
         let mtime = SetTime::At(Timestamp { seconds: self.edits as i64, nanoseconds: 0 });
-        let set = SetAttributes { mode: None, uid: None, gid: None, size: None, atime: SetTime::Keep, mtime };
+        let set = SetAttributes { mtime, ..SetAttributes::NOTHING };
         let answer = self.view().set_attributes(node, None, &set, &ME).map(|_| ());
         self.same(answer, |model| model.touch(path));
     }

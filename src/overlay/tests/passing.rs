@@ -37,7 +37,7 @@ fn open(bench: &Bench, path: &str, flags: i32) -> HandleId {
 
 fn set(bench: &Bench, path: &str, mode: Option<u32>, size: Option<u64>) -> Result<()> {
     let (atime, mtime) = (SetTime::Keep, SetTime::Keep);
-    let set = SetAttributes { mode, uid: None, gid: None, size, atime, mtime };
+    let set = SetAttributes { mode, size, atime, mtime, ..SetAttributes::NOTHING };
     bench.view().set_attributes(bench.node(path).unwrap(), None, &set, &ME).map(drop)
 }
 

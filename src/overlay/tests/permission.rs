@@ -55,7 +55,7 @@ impl Bench {
 }
 
 fn change(mode: Option<u32>, gid: Option<u32>) -> SetAttributes {
-    SetAttributes { mode, uid: None, gid, size: None, atime: SetTime::Keep, mtime: SetTime::Keep }
+    SetAttributes { mode, gid, ..SetAttributes::NOTHING }
 }
 
 #[test]

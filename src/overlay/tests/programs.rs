@@ -100,9 +100,8 @@ fn a_mode_waits_where_the_program_that_sets_it_is_named() {
     let bench = bench(&rule("a", "hold"));
     let cat = Cat::start();
     bench.put("a", "one\n");
-    let keep = SetTime::Keep;
     let chmod = |mode: u32, caller: &Caller| {
-        let set = SetAttributes { mode: Some(mode), uid: None, gid: None, size: None, atime: keep, mtime: keep };
+        let set = SetAttributes { mode: Some(mode), ..SetAttributes::NOTHING };
         bench.view().set_attributes(bench.node("a").unwrap(), None, &set, caller).unwrap();
     };
     chmod(0o600, &other());
@@ -140,7 +139,7 @@ fn what_is_frozen_for_a_program_keeps_its_mode_owner_and_attributes() {
     bench.put("f", "one\n");
     let node = bench.node("f").unwrap();
     let keep = SetTime::Keep;
-    let set = |mode, uid, atime| SetAttributes { mode, uid, gid: None, size: None, atime, mtime: keep };
+    let set = |mode, uid, atime| SetAttributes { mode, uid, atime, ..SetAttributes::NOTHING };
     let change = |set: SetAttributes, caller| bench.view().set_attributes(node, None, &set, &caller).map(|_| ());
     let attribute = |caller: Caller| {
         bench.view().set_xattr(node, OsStr::new("user.x"), b"1", rustix::fs::XattrFlags::empty(), &caller)

@@ -96,8 +96,7 @@ fn what_somebody_does_below_to_what_has_landed_stays_though_nobody_had_recorded_
 fn a_program_that_has_landed_can_be_run_before_its_writer_is_gone() {
     let bench = Bench::new();
     let (handle, _) = bench.written("run", "#!/bin/sh\n");
-    let keep = SetTime::Keep;
-    let set = SetAttributes { mode: Some(0o755), uid: None, gid: None, size: None, atime: keep, mtime: keep };
+    let set = SetAttributes { mode: Some(0o755), ..SetAttributes::NOTHING };
     bench.view().set_attributes(bench.node("run").unwrap(), None, &set, &ME).unwrap();
     bench.view().flush(handle, &ME).unwrap();
     bench.view().drop_spent();

@@ -34,8 +34,7 @@ fn edit(bench: &Bench) {
 }
 
 fn chmod(bench: &Bench) {
-    let keep = SetTime::Keep;
-    let set = SetAttributes { mode: Some(0o600), uid: None, gid: None, size: None, atime: keep, mtime: keep };
+    let set = SetAttributes { mode: Some(0o600), ..SetAttributes::NOTHING };
     bench.view().set_attributes(bench.node("gated").unwrap(), None, &set, &ME).unwrap();
 }
 

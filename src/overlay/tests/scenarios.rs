@@ -179,7 +179,7 @@ pub(super) fn truncate(bench: &Bench, path: &str, size: usize) -> Acted {
     let (dir, name) = parent(bench, path)?;
     let node = bench.view().lookup(dir, name)?.node;
     let (atime, mtime) = (SetTime::Keep, SetTime::Keep);
-    let set = SetAttributes { mode: None, uid: None, gid: None, size: Some(size as u64), atime, mtime };
+    let set = SetAttributes { size: Some(size as u64), atime, mtime, ..SetAttributes::NOTHING };
     bench.view().set_attributes(node, None, &set, &ME)?;
     Ok(())
 }
@@ -356,8 +356,7 @@ pub(super) fn chmod(bench: &Bench, path: &str, mode: u32) {
 }
 
 fn try_chmod(bench: &Bench, path: &str, mode: u32) -> Acted {
-    let keep = SetTime::Keep;
-    let set = SetAttributes { mode: Some(mode), uid: None, gid: None, size: None, atime: keep, mtime: keep };
+    let set = SetAttributes { mode: Some(mode), ..SetAttributes::NOTHING };
     let (dir, name) = parent(bench, path)?;
     let node = bench.view().lookup(dir, name)?.node;
     bench.view().set_attributes(node, None, &set, &ME)?;

@@ -163,8 +163,7 @@ fn who_looked_again_or_never_or_wrote_it_itself_is_not_stale() {
 fn new_times_are_no_new_content() {
     let bench = bench();
     bench.look("a", &ME);
-    let set =
-        SetAttributes { mode: Some(0o600), uid: None, gid: None, size: None, atime: SetTime::Now, mtime: SetTime::Now };
+    let set = SetAttributes { mode: Some(0o600), atime: SetTime::Now, mtime: SetTime::Now, ..SetAttributes::NOTHING };
     bench.view().set_attributes(bench.node("a").unwrap(), None, &set, &ME).unwrap();
     bench.save_by_rename("a", &changed(100, 1));
     assert!(bench.held().is_empty());
@@ -420,7 +419,7 @@ fn what_is_opened_while_its_times_are_set_is_not_stale() {
     let before = bench.view().lower().stat(&path).unwrap().unwrap().stamp();
     let epoch = bench.view().state.lock().epoch;
     let (atime, mtime) = (SetTime::Keep, SetTime::At(Timestamp { seconds: 1_000_000, nanoseconds: 0 }));
-    let set = SetAttributes { mode: None, uid: None, gid: None, size: None, atime, mtime };
+    let set = SetAttributes { atime, mtime, ..SetAttributes::NOTHING };
     bench.view().set_attributes(node, None, &set, &ME).unwrap();
     let tree = bench.view().tree_of(ME.pid);
     assert!(tree.is_some());
@@ -453,7 +452,7 @@ fn two_names() -> Bench {
 impl Bench {
     fn set_times(&self, path: &str, seconds: i64) {
         let time = SetTime::At(crate::model::Timestamp { seconds, nanoseconds: 0 });
-        let set = SetAttributes { mode: None, uid: None, gid: None, size: None, atime: SetTime::Keep, mtime: time };
+        let set = SetAttributes { mtime: time, ..SetAttributes::NOTHING };
         let node = self.node(path).unwrap();
         ask(self, node, path, |node| self.view().set_attributes(node, None, &set, &ME)).unwrap();
     }

@@ -143,8 +143,7 @@ fn confirming_everything_lands_directories_with_their_attributes() {
     bench.save("big/sub/y", "y\n");
     bench.view().mknod(bench.node("big").unwrap(), OsStr::new("p"), libc::S_IFIFO | 0o640, 0, &ME).unwrap();
     let node = bench.node("big/sub").unwrap();
-    let keep = crate::overlay::SetTime::Keep;
-    let set = SetAttributes { mode: Some(0o2550), uid: Some(7), gid: Some(8), size: None, atime: keep, mtime: keep };
+    let set = SetAttributes { mode: Some(0o2550), uid: Some(7), gid: Some(8), ..SetAttributes::NOTHING };
     bench.view().set_attributes(node, None, &set, &ME).unwrap();
     let empty = rustix::fs::XattrFlags::empty();
     bench.view().set_xattr(node, OsStr::new("user.mark"), b"here", empty, &ME).unwrap();

@@ -52,7 +52,7 @@ impl Bench {
 
     pub(super) fn set(&self, path: &str, mode: Option<u32>, uid: Option<u32>) {
         let (atime, mtime) = (SetTime::Keep, SetTime::Keep);
-        let set = SetAttributes { mode, uid, gid: uid, size: None, atime, mtime };
+        let set = SetAttributes { mode, uid, gid: uid, atime, mtime, ..SetAttributes::NOTHING };
         self.view().set_attributes(self.node(path).unwrap(), None, &set, &ME).unwrap();
     }
 
@@ -989,7 +989,7 @@ fn a_rollback_to_one_name_does_not_go_under_who_writes_by_another() {
 /// `touch -d @SECONDS`.
 fn touch(bench: &Bench, path: &str, seconds: i64) {
     let at = SetTime::At(Timestamp { seconds, nanoseconds: 0 });
-    let set = SetAttributes { mode: None, uid: None, gid: None, size: None, atime: at, mtime: at };
+    let set = SetAttributes { atime: at, mtime: at, ..SetAttributes::NOTHING };
     bench.view().set_attributes(bench.node(path).unwrap(), None, &set, &ME).unwrap();
 }
 
