@@ -184,7 +184,7 @@ impl Filesystem for Adapter {
             wanted |= InitFlags::FUSE_PASSTHROUGH;
         }
         if self.door.view.clears_set_id() {
-            // Otherwise the kernel asks for a file's `security.capability` before each write.
+            // Otherwise the kernel asks for a file's `security.capability` before each write that it makes by itself.
             wanted |= InitFlags::FUSE_HANDLE_KILLPRIV_V2 & config.capabilities();
         }
         let rings = InitFlags::from_bits_retain(ring::AGREEMENT);

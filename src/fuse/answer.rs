@@ -37,9 +37,9 @@ impl OpenedFile {
     ) -> Option<&B> {
         let handover = self.handover.as_ref()?;
         let register = |file: BorrowedFd<'_>| -> Option<Registration> {
-            let registered = match handover.keeps_set_id {
-                true => register(file),
-                false => clearing_set_id(|| register(file)),
+            let registered = match handover.clears_set_id {
+                true => clearing_set_id(|| register(file)),
+                false => register(file),
             };
             match registered {
                 Ok(id) => Some(Box::new(id)),

@@ -373,8 +373,8 @@ impl Overlay {
         self.faulted.store(true, Ordering::SeqCst);
     }
 
-    /// Whether set-id bits are cleared here as content and owners change, rather than by requests of the kernel. Where a
-    /// program gets rights by them the kernel does it, for it goes by the modes that it knows.
+    /// Whether set-id bits are cleared here and by lower as content changes, rather than by requests of the kernel. Where
+    /// a program gets rights by them the kernel does it, for it goes by the modes that it knows.
     pub fn clears_set_id(&self) -> bool {
         !self.grants.suid
     }

@@ -11,7 +11,10 @@ use rustix::fs::{self, XattrFlags};
 pub const ACCESS_ACL: &str = "system.posix_acl_access";
 pub const DEFAULT_ACL: &str = "system.posix_acl_default";
 
-/// The same two in the words of xfs, which lists each twice for root. Copying both names from one file to another would
+/// The rights of those who run a file.
+pub const CAPABILITY: &str = "security.capability";
+
+/// The two lists in the words of xfs, which lists each twice for root. Copying both names from one file to another would
 /// leave it with whichever came last.
 const XFS_ACLS: [&str; 2] = ["trusted.SGI_ACL_FILE", "trusted.SGI_ACL_DEFAULT"];
 
@@ -95,7 +98,7 @@ pub fn copy(from: BorrowedFd<'_>, to: BorrowedFd<'_>, spared: &[Vec<u8>]) -> io:
     let extra =
         had.into_iter().filter(|name| is_programs(name)).filter(|name| !wanted.contains(name) && !is_spared(name));
     extra.into_iter().try_for_each(|name| remove(to, &name))?;
-    let wanted = wanted.into_iter().filter(|name| name.as_bytes() != b"security.capability" && !is_spared(name));
+    let wanted = wanted.into_iter().filter(|name| name.as_os_str() != CAPABILITY && !is_spared(name));
     for name in wanted {
         let value = get(from, &name)?;
         match set(to, &name, &value, XattrFlags::empty()) {

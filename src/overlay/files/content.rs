@@ -74,7 +74,9 @@ impl Overlay {
             self.witness.look(*caller, &handle.seen);
             self.note_program(handle, open);
             self.store.record_rows().inspect_err(|_| handle.note_unrecorded())?;
-            self.lend_nothing(&file).doing(|| "change the mode of what is written".to_owned())?;
+            let meta = file::Meta::of(file.as_fd());
+            let lends = meta.and_then(|meta| self.lend_nothing(&file, &meta));
+            lends.doing(|| "change the mode of what is written".to_owned())?;
         }
         let result = change(&file);
         if first {
@@ -156,9 +158,8 @@ impl Overlay {
             true => Ok(()),
             false => file.set_len(0),
         };
-        let emptied =
-            emptied.and_then(|()| drop_set_id_of(&file, &meta, caller)).and_then(|()| self.lend_nothing(&file));
-        emptied.doing(|| "truncate".to_owned())?;
+        let emptied = emptied.and_then(|()| drop_set_id_of(&file, &meta, caller));
+        emptied.and_then(|()| self.lend_nothing(&file, &meta)).doing(|| "truncate".to_owned())?;
         self.note_room(open, &file)
     }
 

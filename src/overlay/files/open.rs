@@ -166,7 +166,7 @@ impl Overlay {
     ) -> (HandleId, Option<Handover>) {
         let target = PassedHandle::new(passed, flags);
         let handover = match self.passes_through() {
-            true => Some(target.hand_over(file, self.grants.suid)),
+            true => Some(target.hand_over(file, self.clears_set_id())),
             false => {
                 target.keep(file);
                 None

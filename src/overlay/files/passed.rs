@@ -101,8 +101,8 @@ pub struct Handover {
     /// What shows others below, until the kernel has opened the file, that it may be written.
     opened: Arc<File>,
     own: Own,
-    /// Set-id bits count in this mount, and the kernel clears them.
-    pub keeps_set_id: bool,
+    /// Lower is to clear set-id bits where the kernel writes: see [`Overlay::clears_set_id`].
+    pub clears_set_id: bool,
 }
 
 impl Handover {
@@ -134,8 +134,8 @@ impl PassedHandle {
     }
 
     /// `opened` has shown that the open is possible.
-    pub fn hand_over(&self, opened: Arc<File>, keeps_set_id: bool) -> Handover {
-        Handover { passed: self.passed.clone(), opened, own: self.own.clone(), keeps_set_id }
+    pub fn hand_over(&self, opened: Arc<File>, clears_set_id: bool) -> Handover {
+        Handover { passed: self.passed.clone(), opened, own: self.own.clone(), clears_set_id }
     }
 
     /// The same where the kernel takes nothing over.

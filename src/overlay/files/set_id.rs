@@ -11,8 +11,8 @@ use crate::sys::process;
 
 impl Overlay {
     /// Judged content lends nobody's rights, whoever changes it, unless the mount allows that (SPEC §6).
-    pub(super) fn lend_nothing(&self, file: &File) -> io::Result<()> {
-        if self.grants.suid { Ok(()) } else { file::clear_set_id(file.as_fd()) }
+    pub(super) fn lend_nothing(&self, file: &File, meta: &Meta) -> io::Result<()> {
+        if self.grants.suid { Ok(()) } else { file::clear_set_id(file.as_fd(), meta.mode) }
     }
 }
 

@@ -18,10 +18,7 @@ use crate::policy::rules::Action;
 use crate::store::{Effect, PathEffect};
 use crate::sys::file::{OwnLooks, SET_GID};
 use crate::sys::reached::Reached;
-use crate::sys::xattr::{self, ACCESS_ACL, DEFAULT_ACL};
-
-/// The rights of those who run the file.
-pub(in crate::overlay) const CAPABILITY: &str = "security.capability";
+use crate::sys::xattr::{self, ACCESS_ACL, CAPABILITY, DEFAULT_ACL};
 
 /// Names that the view answers itself, and that no file below has.
 const OWN_XATTRS: &[u8] = b"user.fettle.";
@@ -32,12 +29,12 @@ impl Overlay {
             return self.own_xattr(node, own);
         }
         if name == CAPABILITY && !self.grants.all() && self.is_written_in_upper(node)? {
-            // The kernel asks at each write. Copy-up and creation leave no such attribute, and no program may set one.
+            // The kernel asks before it writes. Copy-up and creation leave no such attribute, and no program may set one.
             return Err(Error::Errno(libc::ENODATA));
         }
         let passed = self.state.lock().nodes.get(node)?.passed().cloned();
         if let Some(passed) = passed {
-            // The kernel asks for `security.capability` before each write, even before those that it does by itself.
+            // The kernel asks for `security.capability` before it writes, even by itself.
             return Ok(xattr::get(passed.file().as_fd(), name)?);
         }
         let inode = self.inode_of(node)?;

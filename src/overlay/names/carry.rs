@@ -15,7 +15,6 @@ use std::sync::Arc;
 use crate::model::RelPath;
 use crate::overlay::error::Context;
 use crate::overlay::files::handles::Backing;
-use crate::overlay::files::xattrs::CAPABILITY;
 use crate::overlay::judge::compare::leaves_project;
 use crate::overlay::review::confirm::has_content;
 use crate::overlay::state::uppers::{Recorded, Upper};
@@ -24,8 +23,9 @@ use crate::policy::rules::{Action, sensitive};
 use crate::store::{
     AnchorState, Backup, Base, Below, Durability, NewUpper, StagedContent, UpperId, UpperRow, What, Writer,
 };
+use crate::sys::OFlags;
 use crate::sys::file::{FileKind, Meta, SET_ID};
-use crate::sys::{OFlags, xattr};
+use crate::sys::xattr::{self, CAPABILITY};
 
 /// A directory's rename. Two of them, there and back, are an exchange.
 #[derive(Clone, Copy, Debug)]

@@ -6,13 +6,14 @@ mod tests;
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs;
 use rustix::io::ReadWriteFlags;
 
+use super::looks::clear_set_id;
 use crate::model::{ContentHasher, Digest, ZERO_BLOCK_BYTES};
 
 /// Why a copy would be neither the old content nor the new.
@@ -329,7 +330,8 @@ impl Overwritten<'_> {
 
 /// Replaces the content of `to` with that of `from`. Space for it is allocated first and the excess is cut off last, so
 /// that a full disk leaves `to` as it was, and the old content can be written over the new again. A hole in both takes no
-/// space. [`changed_meanwhile`] if `to` was no longer what it was expected to be, or `from` has changed its size.
+/// space. Set-id bits go before the first byte: whoever is killed in the midst leaves nobody's rights on other content.
+/// [`changed_meanwhile`] if `to` was no longer what it was expected to be, or `from` has changed its size.
 pub fn overwrite(from: &File, to: &Overwritten<'_>) -> io::Result<()> {
     let size = from.metadata()?.len();
     let mut offset = 0;
@@ -337,6 +339,7 @@ pub fn overwrite(from: &File, to: &Overwritten<'_>) -> io::Result<()> {
         take_room(to.file, start, end)?;
         offset = end;
     }
+    clear_set_id(to.file.as_fd(), to.file.metadata()?.mode())?;
     offset = 0;
     while let Some((start, end)) = next_data(from, offset, size)? {
         to.write_zeros(offset, start)?;

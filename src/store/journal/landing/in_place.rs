@@ -93,7 +93,6 @@ impl Staged {
         self.begun.set(true);
         let written = Cell::default();
         let file = self.written()?;
-        file::clear_set_id(file.as_fd()).doing(doing)?;
         match file::overwrite(&kept, &Overwritten { file, was: was.as_ref(), written: &written }) {
             Err(cause) if file::has_changed_meanwhile(&cause) => {
                 self.in_place.crossed_at.set(Some(written.get()));
@@ -136,8 +135,6 @@ impl Staged {
         let file = self.written()?;
         self.keep_others_out();
         let written = self.keep_unless_ours(store, file).and_then(|()| {
-            // Whoever is killed in the midst leaves nobody's rights on other content.
-            file::clear_set_id(file.as_fd()).doing(|| self.doing("write"))?;
             let to = Overwritten { file, was: None, written: &Cell::default() };
             file::overwrite(&self.kept(store, digest)?, &to).doing(|| self.doing("write"))
         });
