@@ -20,7 +20,7 @@ use super::permission::may_make_in;
 use super::reading::access_of;
 use crate::model::RelPath;
 use crate::overlay::error::Context;
-use crate::overlay::state::lookup::Origin;
+use crate::overlay::state::lookup::{Origin, Walked};
 use crate::overlay::state::nodes::NodeId;
 use crate::overlay::{Overlay, Result, State};
 use crate::store::{UpperFile, UpperId, What, Writer};
@@ -102,6 +102,21 @@ impl Overlay {
         self.enter_copied(&open, upper, (&orphan, &meta), Keep::Content, false)
     }
 
+    /// Makes known the directories of those paths from which a person took what is still open, and to which something is
+    /// about to return: the kernel need not have looked since they were made again. They are known as long as what this
+    /// returns is kept.
+    pub(in crate::overlay) fn ways_back_to<'p>(
+        &self,
+        paths: impl Iterator<Item = &'p RelPath>,
+    ) -> Result<Vec<Walked<'_>>> {
+        let dirs: Vec<RelPath> = {
+            let state = self.state.lock();
+            let taken = paths.filter(|path| state.last_taken_from(path).is_some());
+            taken.filter_map(RelPath::parent).filter(|dir| state.nodes.at(dir).is_none()).collect()
+        };
+        dirs.iter().filter_map(|dir| self.walk_if_any(dir).transpose()).collect()
+    }
+
     /// The last writer is gone: a file that was taken from the view does not come back. Its directory goes, too, if it
     /// only stood in for one that was removed below.
     pub(super) fn stays_away(&self, open: &OpenFile) {
@@ -164,15 +179,18 @@ impl State {
     }
 
     /// A person has put something at a path again: returns the file that was last taken from there, if it is still open.
-    /// Its handles go on with what is there now.
+    /// Its handles go on with what is there now. The directory must be known ([`Overlay::ways_back_to`]).
     pub(in crate::overlay) fn returned_to(&mut self, path: &RelPath) -> Option<Arc<OpenFile>> {
         let (dir, name) = self.nodes.entry_at(path)?;
-        let opened = self.handles.iter().filter_map(|(id, handle)| Some((id, handle.judged()?)));
-        let was_there = |open: &OpenFile| self.taken_from(open).as_ref() == Some(path);
-        let (_, open) = opened.filter(|(_, open)| was_there(open)).max_by_key(|(id, _)| **id)?;
-        let open = open.clone();
+        let open = self.last_taken_from(path)?.clone();
         self.named_again(&open, dir, name);
         Some(open)
+    }
+
+    fn last_taken_from(&self, path: &RelPath) -> Option<&Arc<OpenFile>> {
+        let opened = self.handles.iter().filter_map(|(id, handle)| Some((id, handle.judged()?)));
+        let taken = opened.filter(|(_, open)| self.taken_from(open).as_ref() == Some(path));
+        taken.max_by_key(|(id, _)| **id).map(|(_, open)| open)
     }
 
     /// Returns the path of a file in a directory that is open for writing, or that was taken from there and may come

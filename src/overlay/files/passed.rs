@@ -299,10 +299,7 @@ impl Overlay {
 
     /// The same where the view may have nothing by that name: returns whether it has.
     pub(in crate::overlay) fn learn_name_if_any(&self, path: &RelPath) -> Result<bool> {
-        match self.learn_name(path) {
-            Err(err) if matches!(err.code(), libc::ENOENT | libc::ENOTDIR | libc::ESTALE) => Ok(false),
-            learned => learned.map(|()| true),
-        }
+        Ok(self.walk_if_any(path)?.is_some())
     }
 
     /// Counts one more handle on what `node` passes, which is at `path` as `meta` says: under the lock under which the

@@ -107,6 +107,14 @@ impl Overlay {
         Ok(walked)
     }
 
+    /// The same where the view may have nothing by that name.
+    pub(in crate::overlay) fn walk_if_any(&self, path: &RelPath) -> Result<Option<Walked<'_>>> {
+        match self.walk(path) {
+            Err(err) if matches!(err.code(), libc::ENOENT | libc::ENOTDIR | libc::ESTALE) => Ok(None),
+            walked => walked.map(Some),
+        }
+    }
+
     /// Returns the node of `parent`/`name`, which the kernel knows until it forgets it, or how long the name is missing.
     pub fn find(&self, parent: NodeId, name: &OsStr) -> Result<Found> {
         self.wait_for_release(|state| state.nodes.child(parent, name));

@@ -747,6 +747,45 @@ fn what_was_discarded_comes_back_at_its_path_though_its_directory_is_made_again_
     }
 }
 
+/// The kernel has not looked at the directory since somebody removed it below, or made it again.
+#[test]
+fn what_is_held_or_restored_again_in_another_directory_of_that_name_is_what_its_writer_goes_on_with() {
+    let undo = |bench: &Bench| drop(bench.undo(&bench.latest()).unwrap());
+    let roll_back = |bench: &Bench| {
+        let backups = bench.view().store().backups().unwrap();
+        bench.view().rollback(&backups[..1], &RollbackHow::default()).unwrap();
+    };
+    // What a person takes, and how it comes again.
+    let returns =
+        [("AGENTS.md", "undo", &undo as &dyn Fn(&Bench)), ("AGENTS.md", "rollback", &roll_back), ("f", "redo", &undo)];
+    // Whether somebody looks after it was removed, and after it was made again, if it was.
+    let looks = [[false; 2], [true, false], [false, true], [true, true]];
+    let cases = looks.into_iter().flat_map(|looks| [(looks, false), (looks, true)]);
+    for ((file, how, come_again), (looks, is_made_again)) in cases.flat_map(|case| returns.map(|one| (one, case))) {
+        let bench = Bench::new();
+        bench.put("d/keep", "k\n");
+        let path = &format!("d/{file}");
+        bench.save(path, "made\n");
+        let handle = bench.open_to_write(path);
+        match how {
+            "redo" => drop(bench.undo(&bench.latest()).unwrap()),
+            _ => bench.discard(path),
+        }
+        let look = |looks: bool| looks.then(|| bench.node("d").ok());
+        bench.remove_below("d");
+        look(looks[0]);
+        if is_made_again {
+            bench.put("d/theirs", "t\n");
+        }
+        look(looks[1]);
+        come_again(&bench);
+        bench.write_and_close(handle, 5, "more\n");
+        let case = format!("{how}, made again: {is_made_again}, looks: {looks:?}");
+        assert_eq!(bench.read(path).as_deref(), Some("made\nmore\n"), "{case}");
+        bench.check();
+    }
+}
+
 #[test]
 fn a_directory_that_somebody_removed_below_goes_once_nothing_can_come_back_into_it() {
     let bench = Bench::new();

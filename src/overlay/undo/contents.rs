@@ -127,6 +127,8 @@ impl Overlay {
     ) -> Result<(Landed, HeldAgain)> {
         let gone = returned.iter().filter_map(Returned::instead).collect();
         let anchors = epilogue.anchors.clone();
+        let returning = plan.files().chain(returned.iter().map(Returned::path));
+        let _ways = self.ways_back_to(returning)?;
         let promised = landing.promise(epilogue)?;
         let (applied, rows) = {
             let mut state = self.state.lock();
@@ -147,6 +149,7 @@ impl Overlay {
         };
         let claims: Vec<Claim<'_>> = rows.iter().map(|row| Claim { overlay: self, id: row.id, judged: true }).collect();
         let landed = applied.finish()?;
+        rows.iter().for_each(|row| self.read_on_in_stand_in(row));
         drop(claims);
         Ok((landed, HeldAgain { rows, gone }))
     }

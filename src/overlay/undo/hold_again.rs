@@ -113,6 +113,22 @@ impl Overlay {
         again.gone.into_iter().for_each(|gone| self.store.drop_upper_file(gone));
     }
 
+    /// What is held again in a directory that lower does not have has one in the view only now. A failure leaves who has
+    /// the file open without it; what is held stays.
+    pub(super) fn read_on_in_stand_in(&self, row: &UpperRow) {
+        let read_on = || -> Result<()> {
+            let ways = self.ways_back_to(std::iter::once(row.path()))?;
+            if !ways.is_empty() && row.what == What::File {
+                let file = self.store.open_upper(row.id)?;
+                self.state.lock().read_on_in(row, row.id, Some(file));
+            }
+            Ok(())
+        };
+        if let Err(err) = read_on() {
+            log::error!("go on with {}, which is held again: {err}", row.path());
+        }
+    }
+
     /// Returns `None` if the change is held again already.
     fn returning_one<'a>(
         &self,

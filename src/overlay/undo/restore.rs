@@ -564,6 +564,11 @@ impl Plan<'_> {
         self.files.is_empty() && self.without_content().next().is_none()
     }
 
+    /// Where files change, come or go.
+    pub fn files(&self) -> impl Iterator<Item = &RelPath> {
+        self.files.iter().map(|file| file.path)
+    }
+
     /// Directories, FIFOs, sockets and devices that come and go.
     fn without_content(&self) -> impl Iterator<Item = &RelPath> {
         let dirs = self.dirs_made.iter().map(|(dir, _)| *dir).chain(self.dirs_removed.iter().copied());

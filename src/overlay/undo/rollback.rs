@@ -152,6 +152,7 @@ impl Overlay {
             epilogue.events.push(self.rolled_back_event(one, restored, how).doing(effects));
         }
         let anchors = epilogue.anchors.clone();
+        let _ways = self.ways_back_to(rolling.iter().map(|one| one.path))?;
         let promised = landing.promise(epilogue)?;
         // The caller knows what is there then, and is no stale writer.
         let tree = self.tree_of(how.review.by.pid);
