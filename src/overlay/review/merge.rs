@@ -22,9 +22,12 @@ impl Overlay {
             (Below::Entry { stamp: base, .. }, Some(now)) if base == now => true,
             // Times are a hint. Any program can set them, except ctime, and that one moves with every change of a name.
             // The content decides.
-            (Below::Entry { .. }, Some(_)) => {
-                let content = present.kept().doing(|| format!("hash {}", row.path()))?;
-                content == row.base.content_below()
+            (Below::Entry { stamp: base, .. }, Some(now)) => {
+                match present.kept().doing(|| format!("hash {}", row.path()))? {
+                    Some(content) => Some(content) == row.base.content_below(),
+                    // What is in a directory is the matter of other entries.
+                    None => row.base.content_below().is_none() && (present.is_dir() || base.key() == now.key()),
+                }
             }
             (Below::Entry { .. }, None) | (Below::Nothing, Some(_)) => false,
         })

@@ -1,6 +1,6 @@
 //! Structure that waits for review: one test an operation and origin.
 
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 
 use super::*;
 use crate::sys::file::FileKind;
@@ -569,6 +569,25 @@ fn a_removed_directory_into_which_somebody_has_put_something_stays() {
     bench.discard("d");
     assert_eq!(bench.read("d/new"), Some("by a person\n".to_owned()));
     std::fs::remove_file(bench.lower_path("d/new")).unwrap();
+    bench.check();
+}
+
+#[test]
+fn what_has_no_content_and_took_the_place_of_a_directory_below_is_not_replaced_unseen() {
+    let mut bench = Bench::new();
+    bench.put(".fettle.toml", "[[rule]]\nmatch = \"/d\"\naction = \"hold\"\n");
+    bench.remount();
+    std::fs::create_dir(bench.lower_path("d")).unwrap();
+    bench.rmdir("d").unwrap();
+    bench.save("d", "in its place\n");
+    let (ids, fifo) = ([bench.id_of("d")], bench.lower_path("d"));
+    std::fs::remove_dir(&fifo).unwrap();
+    let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::from_raw_mode(0o600));
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, kind, mode, 0).unwrap();
+    assert_eq!(bench.confirm(&ids).unwrap_err(), ErrorCode::Conflict);
+    assert!(std::fs::symlink_metadata(&fifo).unwrap().file_type().is_fifo());
+    bench.view().confirm(&ids, &ConfirmHow { force: true, ..HOW }).unwrap();
+    assert_eq!(bench.lower("d").as_deref(), Some("in its place\n"));
     bench.check();
 }
 

@@ -202,19 +202,12 @@ impl Overlay {
         Ok(None)
     }
 
-    /// True if lower has what the change was based on.
+    /// True if lower has what the change was based on. A directory must be that one: what is in another is not to be
+    /// hidden.
     fn stands(&self, row: &UpperRow, below: Option<&Meta>) -> Result<bool> {
         match (&row.base.below, below) {
-            (Below::Nothing, None) => Ok(true),
-            (Below::Nothing, Some(_)) | (Below::Entry { .. }, None) => Ok(false),
-            // The contents of a directory are the matter of other entries.
             (Below::Entry { stamp, .. }, Some(meta)) if meta.is_dir() => Ok(is_inode(stamp, meta)),
-            (Below::Entry { stamp, .. }, Some(meta)) if *stamp == meta.stamp() => Ok(true),
-            (Below::Entry { .. }, Some(_)) => {
-                let mut present = self.present_side(row.path())?;
-                let content = present.kept().doing(|| format!("hash {}", row.path()))?;
-                Ok(content.is_some() && content == row.base.content_below())
-            }
+            _ => self.is_as_based(row, &mut self.present_side(row.path())?),
         }
     }
 
