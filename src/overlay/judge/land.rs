@@ -15,7 +15,7 @@ use crate::overlay::error::Context;
 use crate::overlay::files::handles::Backing;
 use crate::overlay::state::nodes::{NodeId, Told};
 use crate::overlay::who::goes::{Doing, Part, Stands};
-use crate::overlay::{Error, Overlay, Result, Seen, State};
+use crate::overlay::{Error, Overlay, Result, State};
 use crate::policy::tier::LandNote;
 use crate::protocol::{EventName, NEW_FILE};
 use crate::store::{
@@ -448,12 +448,8 @@ impl Overlay {
         if job.takes_along.is_some() && is_older {
             state.windows.older_came(&comparison.path);
         }
-        if let Some(meta) = meta {
-            let seen = Seen { stamp: meta.stamp(), content: comparison.new.known() };
-            state.put_there(&comparison.path, comparison.present.meta.as_ref(), seen);
-        } else {
-            state.seen.remove(&comparison.path);
-        }
+        let change = (comparison.present.meta.as_ref(), meta.as_ref());
+        state.put_there(&comparison.path, change, comparison.new.known());
         state.landed(job, comparison.new.meta.as_ref(), meta.as_ref());
     }
 

@@ -279,6 +279,7 @@ impl State {
             node.note_removed(was);
         }
         self.nodes.unname(parent, name);
+        self.nodes.gone(was);
     }
 }
 

@@ -8,7 +8,7 @@ use crate::model::{BackupKind, RelPath, Stamp};
 use crate::overlay::error::Context;
 use crate::overlay::judge::land::{Replacement, content_effect, link_effects};
 use crate::overlay::judge::side::Side;
-use crate::overlay::{Error, Overlay, Result, Seen, State};
+use crate::overlay::{Error, Overlay, Result, State};
 use crate::protocol::{Action as Done, EventName};
 use crate::store::{
     Anchor, AnchorState, Applied, Base, Below, DirLooks, Durability, Effect, Epilogue, EventDraft, Fate, FileLooks,
@@ -277,15 +277,7 @@ impl State {
     ) {
         self.epoch += 1;
         self.forget_window(path);
-        match meta.filter(|meta| !meta.is_dir()) {
-            Some(meta) => {
-                self.put_there(path, before, Seen { stamp: meta.stamp(), content });
-            }
-            // A directory's stamp changes with each name in it.
-            None => {
-                self.seen.remove(path);
-            }
-        }
+        self.put_there(path, (before, meta), content);
         if let Some(node) = self.node_at(path) {
             self.nodes.set_lower(node, meta.map(Meta::key));
             if let Some(meta) = meta {

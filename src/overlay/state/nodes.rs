@@ -437,6 +437,13 @@ impl Nodes {
         }
     }
 
+    /// What lower had is gone with a name of it. The number of a file that has none left is not kept.
+    pub fn gone(&mut self, was: &Meta) {
+        if was.links <= 1 {
+            self.kept.remove(&was.key());
+        }
+    }
+
     /// The key by which some node stands for the lower inode with this stamp. Scans all nodes: for hard links only.
     pub fn known_inode(&self, stamp: &Stamp, births: Births) -> Option<InodeKey> {
         self.nodes.lower_keys().find(|key| births.may_be_one(stamp.key(), *key))

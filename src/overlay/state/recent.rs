@@ -8,6 +8,7 @@ use crate::overlay::files::copy_up::same_content_stamp;
 use crate::overlay::judge::side::Side;
 use crate::overlay::names::carry::Move;
 use crate::overlay::{Overlay, Seen, State};
+use crate::store::Kept;
 use crate::sys::file::Meta;
 
 impl Overlay {
@@ -77,10 +78,24 @@ impl State {
         }
     }
 
-    /// Lower has `now` at a path by our own doing, where it had `before`.
-    pub(in crate::overlay) fn put_there(&mut self, path: &RelPath, before: Option<&Meta>, now: Seen) {
+    /// Lower has `after` at a path by our own doing, with that content, where it had `before`.
+    pub(in crate::overlay) fn put_there(
+        &mut self,
+        path: &RelPath,
+        (before, after): (Option<&Meta>, Option<&Meta>),
+        content: Option<Kept>,
+    ) {
+        if let Some(before) = before.filter(|before| after.is_none_or(|after| after.key() != before.key())) {
+            self.nodes.gone(before);
+        }
+        // A directory's stamp changes with each name in it.
+        let Some(stamp) = after.filter(|after| !after.is_dir()).map(Meta::stamp) else {
+            self.seen.remove(path);
+            return;
+        };
+        let now = Seen { stamp, content };
         if let Some(before) = before.map(Meta::stamp) {
-            for other in self.others_of(path, &before, &now.stamp) {
+            for other in self.others_of(path, &before, &stamp) {
                 if let Some(seen) = self.seen.get_mut(&other).filter(|seen| same_content_stamp(&seen.stamp, &before)) {
                     *seen = now.clone();
                 }

@@ -92,4 +92,12 @@ fn numbers_are_kept_of_files_and_not_of_landings() {
     (1..20).for_each(|edits| bench.save("a", &changed(100, edits % 2 + 1)));
     assert_eq!(bench.view().attributes(bench.node("a").unwrap()).unwrap().inode, shown);
     assert!(bench.view().state.lock().nodes.kept() <= 1);
+    // By a temporary file, and of what comes and goes.
+    for edits in 1..20 {
+        bench.save("temp", &changed(100, edits % 2 + 1));
+        bench.rename("temp", "a");
+        bench.save("short", "for a moment\n");
+        bench.unlink("short");
+    }
+    assert!(bench.view().state.lock().nodes.kept() <= 1);
 }
