@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 
 use crate::protocol::STATE_DIRECTORY;
-use crate::sys::file;
+use crate::sys::file::{self, Meta};
 
 /// A longer file is no list of patterns that a person wrote.
 const LIST_BYTES_MAX: u64 = 1 << 20;
@@ -28,17 +28,38 @@ pub fn add_line(project: &Path) -> io::Result<()> {
     if !is_there(&common, "HEAD") || !is_there(&common, "objects") {
         return Ok(());
     }
-    match rustix::fs::mkdirat(&common, "info", Mode::from_raw_mode(0o777)) {
-        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-        Err(err) => return Err(err.into()),
-    }
+    let is_made = match rustix::fs::mkdirat(&common, "info", Mode::from_raw_mode(0o777)) {
+        Err(rustix::io::Errno::EXIST) => false,
+        made => made.map(|()| true)?,
+    };
     let info = rustix::fs::openat(&common, "info", DIRECTORY | OFlags::NOFOLLOW, Mode::empty())?;
+    if is_made {
+        give_to_owner_of(&common, &info)?;
+    }
     append(&info)
 }
 
+/// Whoever works in the repository goes on writing there; this process may be root's.
+fn give_to_owner_of(directory: impl AsFd, made: impl AsFd) -> io::Result<()> {
+    let owner = Meta::of(directory.as_fd())?;
+    match file::set_owner(made.as_fd(), Some(owner.uid), Some(owner.gid)) {
+        // A user in another user's repository cannot give away what is his.
+        Err(err) if err.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        given => given,
+    }
+}
+
 fn append(info: &OwnedFd) -> io::Result<()> {
-    let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let mut file = File::from(rustix::fs::openat(info, "exclude", flags, Mode::from_raw_mode(0o666))?);
+    let flags = OFlags::RDWR | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let made = flags | OFlags::CREATE | OFlags::EXCL;
+    let mut file = match rustix::fs::openat(info, "exclude", made, Mode::from_raw_mode(0o666)) {
+        Err(rustix::io::Errno::EXIST) => File::from(rustix::fs::openat(info, "exclude", flags, Mode::empty())?),
+        made => {
+            let made = made?;
+            give_to_owner_of(info, &made)?;
+            File::from(made)
+        }
+    };
     if !file.metadata()?.is_file() {
         return Ok(());
     }
@@ -99,6 +120,7 @@ fn read_line(path: &Path) -> io::Result<Vec<u8>> {
 mod tests {
     use super::*;
     use std::fs;
+    use std::os::unix::fs::MetadataExt;
 
     fn repository(git: &Path) {
         fs::create_dir_all(git.join("objects")).expect("objects");
@@ -132,6 +154,20 @@ mod tests {
         fs::write(tree.join(".git"), format!("gitdir: {}\n", own.display())).expect("link");
         add_line(&tree).expect("added");
         assert_eq!(fs::read_to_string(git.join("info/exclude")).expect("exclude"), ".fettle/\n");
+    }
+
+    /// Root's daemon in a user's repository.
+    #[test]
+    fn what_is_made_is_the_owners_of_the_repository() {
+        let scratch = tempfile::tempdir().expect("scratch");
+        let git = scratch.path().join(".git");
+        repository(&git);
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&git, Some(12345), Some(12346)).expect("another's");
+        }
+        let owner = |path: &Path| fs::metadata(path).map(|metadata| (metadata.uid(), metadata.gid())).expect("there");
+        add_line(scratch.path()).expect("added");
+        assert_eq!([owner(&git.join("info")), owner(&git.join("info/exclude"))], [owner(&git); 2]);
     }
 
     /// Whoever works in the project makes these files.
