@@ -35,7 +35,7 @@ pub fn render(backups: &[Backup], text: &mut Text) {
     }
     for backup in backups {
         text.name(&backup.name).put("  ").name(backup.path.as_bytes());
-        let when = age(backup.created, text.style().now);
+        let when = age(backup.created, text.now());
         text.put(format!("  {}  {}  {when}\n", size(backup.size), backup.kind));
     }
 }

@@ -29,7 +29,7 @@ fn render_row(change: &Held, width: usize, text: &mut Text) {
     if let Some(operation) = &change.operation {
         text.put(format!(" {operation}"));
     }
-    text.put(format!("  {}", age(change.created, text.style().now)));
+    text.put(format!("  {}", age(change.created, text.now())));
     for mark in marks(change) {
         text.ink(Ink::Warning, format!("  [{mark}]"));
     }

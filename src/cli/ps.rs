@@ -123,7 +123,7 @@ impl Running {
     fn render(&self, text: &mut Text) {
         let Run { pid, uid, command, started, .. } = &self.run;
         text.name(self.project.as_os_str().as_bytes()).put(format!("  run  pid {pid}  uid {uid}  ")).name(command);
-        text.put(format!("  {}\n", age(*started, text.style().now)));
+        text.put(format!("  {}\n", age(*started, text.now())));
     }
 }
 

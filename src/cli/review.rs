@@ -46,7 +46,7 @@ fn failure(err: ReviewError) -> Failure {
 
 /// Words an outcome as every command does, but on one line.
 fn told(acted: &Acted) -> String {
-    let style = Style { paint: Paint::Plain, bytes: Bytes::Escaped, now: jiff::Timestamp::now() };
+    let style = Style { paint: Paint::Plain, bytes: Bytes::Escaped };
     let mut text = Text::new(&style);
     render_acted(acted, &mut text);
     let text = String::from_utf8_lossy(&text.into_bytes()).into_owned();

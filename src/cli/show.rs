@@ -53,7 +53,7 @@ pub fn render(change: &ChangeDiff, text: &mut Text) {
     );
     render_program("Written: ", held.written_by.as_ref(), text);
     let expired = if held.expired { " (expired)" } else { "" };
-    text.put(format!("Held:    {} ({}){expired}\n", held.created, age(held.created, text.style().now)));
+    text.put(format!("Held:    {} ({}){expired}\n", held.created, age(held.created, text.now())));
     if held.externally_modified {
         text.ink(Ink::Warning, "The file was modified externally since the last operation.").put("\n");
     }

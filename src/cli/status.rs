@@ -131,7 +131,7 @@ fn render_runs(status: &Status, text: &mut Text) {
     text.put("\nRunning:\n");
     for run in &status.runs {
         text.put(format!("  pid {}  ", run.pid)).name(&run.command);
-        text.put(format!("  {}\n", age(run.started, text.style().now)));
+        text.put(format!("  {}\n", age(run.started, text.now())));
     }
 }
 

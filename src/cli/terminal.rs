@@ -14,8 +14,6 @@ pub use crate::ui::Paint;
 pub struct Style {
     pub paint: Paint,
     pub bytes: Bytes,
-    /// The moment from which ages are counted.
-    pub now: jiff::Timestamp,
 }
 
 /// What happens to bytes that could control a terminal.
@@ -43,7 +41,7 @@ impl Style {
             true => (paint_wanted(), Bytes::Escaped),
             false => (Paint::Plain, Bytes::Raw),
         };
-        Self { paint, bytes, now: jiff::Timestamp::now() }
+        Self { paint, bytes }
     }
 
     /// Escapes lines of JSON. What could control a terminal occurs only in strings, where an escape means the same.

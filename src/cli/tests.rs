@@ -7,12 +7,12 @@ use crate::protocol::tests::held;
 use crate::protocol::*;
 
 fn style(paint: Paint, bytes: Bytes) -> Style {
-    Style { paint, bytes, now: "2026-03-12T14:35:22Z".parse().unwrap() }
+    Style { paint, bytes }
 }
 
 fn drawn(draw: impl FnOnce(&mut Text)) -> String {
     let style = style(Paint::Plain, Bytes::Escaped);
-    let mut text = Text::new(&style);
+    let mut text = Text::at(&style, "2026-03-12T14:35:22Z".parse().unwrap());
     draw(&mut text);
     String::from_utf8(text.into_bytes()).unwrap()
 }

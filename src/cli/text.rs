@@ -5,11 +5,21 @@ use super::terminal::{Bytes, Ink, Paint, Style, escape_content, escape_name};
 pub struct Text<'a> {
     bytes: Vec<u8>,
     style: &'a Style,
+    now: jiff::Timestamp,
 }
 
 impl<'a> Text<'a> {
     pub fn new(style: &'a Style) -> Self {
-        Self { bytes: Vec::new(), style }
+        Self::at(style, jiff::Timestamp::now())
+    }
+
+    pub fn at(style: &'a Style, now: jiff::Timestamp) -> Self {
+        Self { bytes: Vec::new(), style, now }
+    }
+
+    /// The moment from which ages are counted.
+    pub fn now(&self) -> jiff::Timestamp {
+        self.now
     }
 
     pub fn style(&self) -> &'a Style {

@@ -149,6 +149,14 @@ fn a_command_works_in_the_view_and_everybody_else_sees_the_project() {
 }
 
 #[test]
+fn the_summary_counts_ages_to_the_end_of_the_run() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let said = run(&scratch, &[], &format!("{REWRITE}; sleep 1.1")).ok().stderr;
+    assert!(said.contains("s ago") && !said.contains(" 0s ago"), "{said}");
+}
+
+#[test]
 fn what_landed_in_several_windows_is_added_up() {
     let scratch = mounted_scratch!();
     scratch.write("a", lines(20));
