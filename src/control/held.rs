@@ -81,7 +81,9 @@ fn diffs(request: &Request, asker: &Asker, project: &Project) -> Result<(DiffRep
 fn looked_at(row: &HeldRow, unreadable: Unreadable, asker: &Asker, project: &Project) -> Result<Looked> {
     let looked = answers::diff(project, row, unreadable).and_then(|diff| Ok((answers::held(project, row)?, diff)));
     let is_as_held = matches!(&looked, Ok((_, diff)) if diff.is_as_held);
-    if !is_as_held && answers::held_row(project, row.id()).is_none() {
+    // The same change may have been written once more, and be another entry's by now.
+    let stands = || answers::held_row(project, row.id()).is_some_and(|now| now.row().id == row.row().id);
+    if !is_as_held && !stands() {
         return Err(no_longer_held(row));
     }
     let (mut held, diff) = looked?;

@@ -14,7 +14,7 @@ use rustix::fs::{
     AtFlags, CWD, Mode, OFlags, RenameFlags, chmodat, mkdirat, openat, renameat, statat, symlinkat, unlinkat,
 };
 
-use crate::harness::{Scratch, View, lines, mounted_scratch, with_changed_lines};
+use crate::harness::{Output, Scratch, View, lines, mounted_scratch, with_changed_lines};
 
 /// How many rounds of each kind.
 const ROUNDS_VARIABLE: &str = "FETTLE_TEST_RACES";
@@ -264,4 +264,26 @@ fn what_is_done_in_a_directory_is_done_there_though_one_above_it_changes_places(
     let scratch = mounted_scratch!();
     let view = mounted(&scratch);
     race_with_renames(&view, RenameFlags::EXCHANGE);
+}
+
+/// By temporary files, so that each change is another entry's.
+#[test]
+fn what_is_saved_again_while_it_is_shown_is_shown() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(300));
+    let view = mounted(&scratch);
+    let save = |turn: usize| {
+        fs::write(view.path("temp"), with_changed_lines(&lines(300), 200 + turn % 100)).expect("written");
+        fs::rename(view.path("temp"), view.path("a")).expect("saved");
+    };
+    save(0);
+    let is_shown = AtomicBool::new(false);
+    let shown: Vec<Output> = thread::scope(|scope| {
+        scope.spawn(|| (1..).take_while(|_| !is_shown.load(Ordering::SeqCst)).for_each(save));
+        let shown = (0..rounds()).map(|_| view.cli(&["diff", "--json"])).collect();
+        is_shown.store(true, Ordering::SeqCst);
+        shown
+    });
+    shown.into_iter().for_each(|shown| drop(shown.ok()));
+    view.cli(&["unmount", "--discard-all"]).ok();
 }
