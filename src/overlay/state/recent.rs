@@ -12,18 +12,18 @@ use crate::store::Kept;
 use crate::sys::file::Meta;
 
 impl Overlay {
-    /// True if lower has other content at `path` than when its stamp was `then`. If only its ctime has moved, someone may
-    /// have written to it and set the mtime back: then the known digest decides, if there is one.
+    /// True if lower has other content at `path` than when its stamp was `then`. Anybody may set times, or put the same
+    /// content back: the known digest decides, if there is one.
     pub(in crate::overlay) fn has_other_content(&self, path: &RelPath, then: &Stamp, present: &Side) -> bool {
         let Some(now) = present.meta.map(|meta| meta.stamp()) else { return true };
-        if !same_content_stamp(then, &now) {
-            return true;
-        }
-        if then.ctime == now.ctime {
+        if *then == now {
             return false;
         }
         let known = self.state.lock().digest_known(path, then);
-        known.zip(present.bytes.as_ref()).is_some_and(|(known, bytes)| Digest::of(bytes) != known)
+        match known.zip(present.bytes.as_ref()) {
+            Some((known, bytes)) => Digest::of(bytes) != known,
+            None => !same_content_stamp(then, &now),
+        }
     }
 }
 

@@ -70,6 +70,31 @@ fn a_save_over_what_a_person_has_changed_since_it_was_read_is_held() {
 }
 
 #[test]
+fn who_touches_what_landed_or_puts_the_same_back_makes_nobody_stale() {
+    let touch = |bench: &Bench| {
+        let file = std::fs::File::options().write(true).open(bench.lower_path("a")).unwrap();
+        file.set_modified(std::time::UNIX_EPOCH).unwrap();
+    };
+    let put_back = |bench: &Bench| {
+        bench.put("copy", &bench.lower("a").unwrap());
+        std::fs::rename(bench.lower_path("copy"), bench.lower_path("a")).unwrap();
+    };
+    let changes = [("touched", &touch as &dyn Fn(&Bench)), ("put back", &put_back)];
+    for ((how, change), looks) in changes.iter().flat_map(|change| [false, true].map(|looks| (change, looks))) {
+        let bench = bench();
+        bench.save("a", &changed(100, 1));
+        bench.look("a", &ME);
+        change(&bench);
+        if looks {
+            assert_eq!(bench.view().external_paths().unwrap(), [], "{how}");
+        }
+        bench.save_by_rename("a", &changed(100, 2));
+        assert!(bench.held().is_empty(), "{how}, looked at: {looks}");
+        assert_eq!(bench.lower("a"), Some(changed(100, 2)), "{how}, looked at: {looks}");
+    }
+}
+
+#[test]
 fn who_renames_a_file_away_to_make_it_anew_has_seen_no_more_of_it() {
     type Save = fn(&Bench, &str);
     let saves: [Save; 4] = [
