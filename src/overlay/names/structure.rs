@@ -101,7 +101,9 @@ impl Overlay {
 
     fn creation_over_dir(&self, id: UpperId, kind: FileKind) -> Result<Creation> {
         match kind {
-            FileKind::Directory => Ok(Creation::Anew(id)),
+            FileKind::Directory if self.removes_dir(id) => Ok(Creation::Anew(id)),
+            // Somebody has made the one below since, in the place of a file whose deletion is held.
+            FileKind::Directory => Ok(Creation::Held(Waiting { because: vec![Reason::Parent], over: Some(id) })),
             FileKind::Regular | FileKind::Symlink => {
                 Ok(Creation::Held(Waiting { because: Vec::new(), over: Some(id) }))
             }
@@ -110,6 +112,11 @@ impl Overlay {
                 Err(Error::Errno(libc::EBUSY))
             }
         }
+    }
+
+    /// True if what the entry holds is the removal of a directory.
+    fn removes_dir(&self, id: UpperId) -> bool {
+        self.state.lock().uppers.get(id).is_some_and(|upper| upper.row.removes_dir())
     }
 
     pub(in crate::overlay) fn has_dir_below(&self, path: &RelPath) -> Result<bool> {

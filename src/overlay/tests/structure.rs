@@ -544,6 +544,30 @@ fn a_directory_that_somebody_makes_below_is_the_one_that_was_held() {
 }
 
 #[test]
+fn a_directory_that_somebody_has_made_below_in_the_place_of_a_held_deletion_stays_his() {
+    let mut bench = Bench::new();
+    bench.put("big", &lines(100));
+    bench.unlink("big");
+    let deletion = bench.only_id();
+    let theirs = bench.lower_path("big");
+    std::fs::remove_file(&theirs).unwrap();
+    bench.put("big/theirs", "theirs\n");
+    std::fs::set_permissions(&theirs, PermissionsExt::from_mode(0o700)).unwrap();
+    bench.mkdir("big");
+    let mode = || theirs.metadata().unwrap().permissions().mode() & 0o7777;
+    assert_eq!(bench.fate(&deletion), crate::store::Fate::Superseded { by: bench.id_of("big") });
+    for _ in 0..2 {
+        assert_eq!((mode(), bench.names("big")), (0o700, Vec::new()));
+        assert_eq!(bench.waiting(), [("big".to_owned(), ChangeKind::Structure, vec![Reason::Parent, Reason::Size])]);
+        bench.check();
+        bench.remount();
+    }
+    assert_eq!(bench.applied("big"), ["big"]);
+    assert_eq!((mode(), bench.names("big")), (0o700, vec!["theirs".to_owned()]));
+    bench.check();
+}
+
+#[test]
 fn a_held_directory_moves_with_the_directory_it_is_in() {
     let bench = Bench::dir_for_file("d/big");
     bench.save("d/big/x", "x\n");
