@@ -298,12 +298,7 @@ impl Comparison {
     }
 
     fn add_risk(&mut self, switches: &risk::RiskSwitches) {
-        let (Some(new), Some(FileKind::Regular)) = (&self.new.bytes, self.new.kind) else { return };
-        let side = |side: &Side| side.bytes.as_ref().map(|_| side.mode);
-        let old = side(&self.old).filter(|_| self.old.exists());
-        let old = old.map(|mode| RiskSide { content: self.old.bytes.as_deref().unwrap_or_default(), mode });
-        let subject = RiskSubject { old, new: RiskSide { content: new, mode: self.new.mode } };
-        if !risk::signals(&subject, switches).is_empty() {
+        if is_risky(&self.old, &self.new, switches) {
             self.add(Reason::Risk);
         }
     }
@@ -332,6 +327,14 @@ impl Comparison {
             false => Ok(None),
         }
     }
+}
+
+/// True if a file's content shows signs of risk. What is too large to be read here shows none.
+pub(in crate::overlay) fn is_risky(old: &Side, new: &Side, switches: &risk::RiskSwitches) -> bool {
+    let (Some(content), Some(FileKind::Regular)) = (&new.bytes, new.kind) else { return false };
+    let old = old.bytes.as_ref().filter(|_| old.exists()).map(|content| RiskSide { content, mode: old.mode });
+    let subject = RiskSubject { old, new: RiskSide { content, mode: new.mode } };
+    !risk::signals(&subject, switches).is_empty()
 }
 
 /// Reasons from kind and size, against what used to be under a further name.

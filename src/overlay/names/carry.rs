@@ -7,7 +7,7 @@
 //! then copy and delete, and each file is judged.
 
 use std::collections::HashMap;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use std::sync::Arc;
 use crate::model::RelPath;
 use crate::overlay::error::Context;
 use crate::overlay::files::handles::Backing;
-use crate::overlay::judge::compare::leaves_project;
+use crate::overlay::judge::compare::{is_risky, leaves_project};
+use crate::overlay::judge::side::Side;
 use crate::overlay::review::confirm::has_content;
 use crate::overlay::state::uppers::{Recorded, Upper};
 use crate::overlay::{Caller, Error, Overlay, Result, State};
@@ -215,12 +216,29 @@ impl Overlay {
         Ok(xattr::find(file.as_fd(), CAPABILITY.as_ref())?.is_some())
     }
 
-    /// True if it changes something that was at its new path, or is a symlink that leads out of the project from there.
+    /// True if it changes something that was at its new path, is a symlink that leads out of the project from there, or
+    /// comes from where nobody judges and is to be reviewed wherever it stands.
     fn is_changed_there(&self, passenger: &Passenger<'_>) -> Result<bool> {
-        let Passenger { path, moved, kind, .. } = passenger;
+        let Passenger { path, moved, kind, before, .. } = passenger;
         Ok(self.is_used_by_another(path, moved, *kind)?
             || (*kind == FileKind::Symlink && self.leads_out_there(path, moved)?)
+            || (*before == Action::Pass && self.waits_anywhere(path, *kind)?)
             || self.takes_the_place_of_older(moved, *kind)?)
+    }
+
+    /// True if what lower has at a path is held as new at whatever judged path: for its content, or as a symlink that
+    /// leads out of the project from everywhere.
+    fn waits_anywhere(&self, path: &RelPath, kind: FileKind) -> Result<bool> {
+        match kind {
+            FileKind::Symlink => Ok(is_absolute(&self.symlink_below(path)?)),
+            FileKind::Regular => {
+                let (nothing, new) = (Side::default(), self.present_side(path)?);
+                Ok(is_risky(&nothing, &new, &self.policy().settings.risk))
+            }
+            FileKind::Directory | FileKind::Fifo | FileKind::Socket | FileKind::CharDevice | FileKind::BlockDevice => {
+                Ok(false)
+            }
+        }
     }
 
     /// True if, in an exchange, something older stands where a file goes, or an older directory where a symlink goes.
@@ -232,9 +250,8 @@ impl Overlay {
 
     /// True if a symlink of lower would lead out of the project once renamed; an absolute one leads where it led.
     fn leads_out_there(&self, path: &RelPath, moved: &RelPath) -> Result<bool> {
-        let target = self.lower.place(path)?.read_symlink().doing(|| format!("read symlink {path}"))?;
-        let is_absolute = OsStr::as_bytes(&target).first() == Some(&b'/');
-        Ok(!is_absolute && leaves_project(moved, target.as_bytes()))
+        let target = self.symlink_below(path)?;
+        Ok(!is_absolute(&target) && leaves_project(moved, target.as_bytes()))
     }
 
     /// The same for what lower has at a path, whatever the view has in its place.
@@ -243,6 +260,10 @@ impl Overlay {
             Some(meta) if meta.kind == FileKind::Symlink => self.leads_out_there(path, moved),
             Some(_) | None => Ok(false),
         }
+    }
+
+    fn symlink_below(&self, path: &RelPath) -> Result<OsString> {
+        self.lower.place(path)?.read_symlink().doing(|| format!("read symlink {path}"))
     }
 
     /// True if something other than what comes from `path` used to be at `moved` in this session. A directory that was
@@ -402,6 +423,10 @@ impl Lifted<'_> {
             false => Durability::Cached,
         }
     }
+}
+
+fn is_absolute(target: &OsStr) -> bool {
+    target.as_bytes().first() == Some(&b'/')
 }
 
 /// The end of a rename that the rules refuse, if they do.

@@ -235,3 +235,33 @@ fn who_writes_below_more_directories_than_a_stack_has_room_for_is_judged() {
         assert_eq!(asked.join().unwrap(), rules::Action::Auto);
     });
 }
+
+#[test]
+fn what_comes_with_a_directory_from_where_nobody_judges_waits_as_if_it_came_by_itself() {
+    let key = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\n-----END PRIVATE KEY-----\n";
+    for together in [true, false] {
+        let mut bench = linked_to(&[]);
+        bench.put("ign/x/key", key);
+        bench.put("ign/x/plain", &lines(100));
+        for (name, target) in [("in", "plain"), ("out", "/nonexistent")] {
+            std::os::unix::fs::symlink(target, bench.lower_path(&format!("ign/x/{name}"))).unwrap();
+        }
+        match together {
+            true => bench.rename("ign/x", "x"),
+            false => {
+                bench.mkdir("x");
+                let names = ["key", "plain", "in", "out"];
+                names.iter().for_each(|name| bench.rename(&format!("ign/x/{name}"), &format!("x/{name}")));
+            }
+        }
+        for _ in 0..2 {
+            let held = |path: &str, reason| (path.to_owned(), ChangeKind::Create, vec![reason]);
+            assert_eq!(bench.waiting(), [held("x/key", Reason::Risk), held("x/out", Reason::Symlink)], "{together}");
+            assert_eq!(bench.names("x"), ["in", "key", "out", "plain"]);
+            assert_eq!((bench.read("x/key").as_deref(), bench.lower("x/key")), (Some(key), None));
+            assert_eq!((bench.lower("x/plain"), bench.lower("x/in")), (Some(lines(100)), Some(lines(100))));
+            bench.check();
+            bench.remount();
+        }
+    }
+}
