@@ -253,7 +253,7 @@ impl Overlay {
         }
         let judged = self.is_judged_there(from, to)?;
         if judged && (from.upper().is_some() || to.upper().is_some()) {
-            self.set_source_apart(from)?;
+            self.set_apart(&[from])?;
             self.ask_ahead_of_rename(from, to, caller)?;
         }
         match &from.origin {

@@ -98,7 +98,7 @@ impl Overlay {
         if self.take_over(from, to, meta, &by)? {
             return Ok(());
         }
-        self.set_source_apart(from)?;
+        self.set_apart(&[from])?;
         let claimed = self.claim_target(to)?;
         let new = self.copy_source(from)?;
         let synced = self.is_on_disk(&from.path, meta)?;
@@ -198,7 +198,7 @@ impl Overlay {
     /// Renames one name of a file that is held or being written and has other names: what arrives is a copy, judged as a
     /// change of the target. The change stays with the other names, and this one goes as if it were removed.
     pub(super) fn move_name_over(&self, from: &End, to: &End, id: UpperId, caller: &Caller) -> Result<()> {
-        self.set_source_apart(from)?;
+        self.set_apart(&[from])?;
         let by = self.doer(caller);
         let (row, claimed) = self.claim_with_target(id, to)?;
         let (copy, synced) = self.copy_synced(id, &from.path)?;
@@ -236,18 +236,17 @@ impl Overlay {
         whiteout.map_or(Ok(()), |whiteout| self.settle_moved(whiteout, &by).map(drop))
     }
 
-    /// Gives a source with other names a node of its own: what arrives is a copy, if it is judged. Handles on a changed
-    /// file go on with the other names, which the kernel may not know.
-    pub(super) fn set_source_apart(&self, from: &End) -> Result<()> {
-        let changed = match &from.origin {
-            Origin::Upper(id, meta) if meta.links > 1 => Some(*id),
-            Origin::Lower(meta) => self.changed_by_other_name(meta),
-            Origin::Upper(..) | Origin::Nothing | Origin::Hidden(_) => return Ok(()),
-        };
-        if let Some(id) = changed {
-            self.learn_other_names(&from.path, id)?;
+    /// Makes the other names of a file known to the nodes, which the kernel may not have looked up: what has it open goes
+    /// on by them.
+    fn learn_names_beside(&self, end: &End) -> Result<()> {
+        match &end.origin {
+            Origin::Upper(id, meta) if meta.links > 1 => self.learn_other_names(&end.path, *id),
+            Origin::Lower(meta) => match self.changed_by_other_name(meta) {
+                Some(id) => self.learn_other_names(&end.path, id),
+                None => self.learn_other_name(&end.path, meta),
+            },
+            Origin::Upper(..) | Origin::Nothing | Origin::Hidden(_) => Ok(()),
         }
-        self.set_apart(&[from])
     }
 
     fn learn_other_names(&self, path: &RelPath, id: UpperId) -> Result<()> {
@@ -266,6 +265,7 @@ impl Overlay {
     /// when a program may already have written to that node. So it is made to look first: told that what it knows is
     /// stale, it asks again by itself.
     pub(super) fn set_apart(&self, ends: &[&End]) -> Result<()> {
+        ends.iter().try_for_each(|end| self.learn_names_beside(end))?;
         let mut state = self.state.lock();
         let mut looks_again = false;
         for end in ends {

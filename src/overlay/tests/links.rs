@@ -565,6 +565,27 @@ fn what_is_renamed_over_a_file_goes_on_as_the_node_that_it_was_set_apart_as() {
     assert_eq!((bench.node("b").unwrap(), bench.node("a").unwrap()), (apart, file));
 }
 
+#[test]
+fn a_descriptor_stays_with_a_file_that_goes_on_by_a_name_that_nobody_has_looked_up() {
+    let ways: [fn(&Bench); 3] = [
+        |bench| bench.rename("a", "c"),
+        |bench| rename(bench.view(), bench.parent("a"), bench.parent("c"), RenameFlags::EXCHANGE).unwrap(),
+        |bench| rename(bench.view(), bench.parent("c"), bench.parent("a"), RenameFlags::EXCHANGE).unwrap(),
+    ];
+    for (number, way) in ways.into_iter().enumerate() {
+        let bench = Bench::new();
+        bench.put("a", &lines(100));
+        std::fs::hard_link(bench.lower_path("a"), bench.lower_path("b")).unwrap();
+        bench.put("c", &changed(100, 60));
+        let handle = bench.open_to_write("a");
+        way(&bench);
+        bench.write_and_close(handle, 0, "LINE 0\n");
+        let written = lines(100).replace("line 0\n", "LINE 0\n");
+        assert_eq!((bench.read("b"), bench.read("c")), (Some(written), Some(lines(100))), "way {number}");
+        bench.check();
+    }
+}
+
 /// What somebody has put there since is his, and no reason to refuse what a program does by the other name.
 #[test]
 fn a_name_goes_whose_further_one_somebody_has_taken_below() {
