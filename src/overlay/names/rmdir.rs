@@ -123,10 +123,16 @@ impl Overlay {
         let (row, _claimed) = self.claim(id)?;
         let given = heritage.give_anew(&self.lower.place(path)?, FileKind::Directory);
         given.doing(|| format!("give {path} an owner"))?;
-        let ended = row.held.iter().map(|held| (held.id.clone(), path.clone(), Fate::Ended)).collect();
-        let epilogue = Epilogue { drop: vec![row.id], verdicts: ended, ..Epilogue::default() };
-        self.orphan(row.id, |_| Ok(self.store.record_epilogue(&epilogue)?))?;
-        self.note_created(path, FileKind::Directory, None, "[directory]".to_owned(), || Ok(None), caller)
+        let by = self.doer(caller);
+        let part = self.part_of(path, &by, Doing::Make);
+        let event = self.structure_event(path, "[directory]".to_owned(), &by);
+        let event = event.with(|event| event.operation = part.operation_told());
+        let verdicts = row.held.iter().map(|held| (held.id.clone(), path.clone(), Fate::Ended)).collect();
+        // Without an anchor: what lower has there is as old as it was before.
+        let epilogue = Epilogue { drop: vec![row.id], verdicts, events: vec![event], ..Epilogue::default() };
+        let became = self.orphan(row.id, |_| Ok(self.store.record_operation(&epilogue)?))?;
+        self.recorded(&part, became);
+        Ok(())
     }
 
     /// Hides a directory from the view; lower keeps it until its removal is confirmed, or the last deletion in it.

@@ -55,7 +55,7 @@ fn assert_held(bench: &mut Bench, path: &str, reason: Reason) {
 }
 
 /// In which the directory at a path may go.
-fn ways() -> [(&'static str, Way); 7] {
+fn ways() -> [(&'static str, Way); 8] {
     [
         ("src", &|bench| bench.rename("src", "old")),
         ("src", &|bench| {
@@ -85,6 +85,14 @@ fn ways() -> [(&'static str, Way); 7] {
             bench.mkdir("other");
             exchange(bench, "other", "src").unwrap();
             bench.rmdir("src").unwrap();
+        }),
+        ("src", &|bench| {
+            bench.unlink("src/a");
+            bench.rmdir("src").unwrap();
+            // The one that was hidden.
+            bench.mkdir("src");
+            bench.rename("src", "old");
+            bench.discard("old/a");
         }),
     ]
 }
