@@ -38,11 +38,7 @@ impl Overlay {
             Origin::Nothing | Origin::Hidden(_) => return Err(Error::Errno(libc::ENOENT)),
             Origin::Lower(_) | Origin::Upper(..) => return Err(Error::Errno(libc::ENOTDIR)),
         };
-        let gated = match self.action_by(&path, FileKind::Directory, &self.writer(caller)) {
-            Action::Deny | Action::Freeze => return Err(self.denied(&path, &self.doer(caller))),
-            Action::Hold(source) => Some(source.reason()),
-            Action::Auto | Action::Pass | Action::GitConfig => None,
-        };
+        let gated = self.gate_of_dir(&path, caller)?;
         let hidden = self.hidden_below(&path)?;
         let waits = gated.or((!hidden.is_empty()).then_some(Reason::Parent));
         let gone = match waits {
@@ -58,6 +54,15 @@ impl Overlay {
         }
         self.state.lock().unnamed(parent, name, &was);
         Ok(())
+    }
+
+    /// Why the removal of a directory waits, whatever is in it; `EPERM` if a rule forbids it.
+    pub(super) fn gate_of_dir(&self, path: &RelPath, caller: &Caller) -> Result<Option<Reason>> {
+        match self.action_by(path, FileKind::Directory, &self.writer(caller)) {
+            Action::Deny | Action::Freeze => Err(self.denied(path, &self.doer(caller))),
+            Action::Hold(source) => Ok(Some(source.reason())),
+            Action::Auto | Action::Pass | Action::GitConfig => Ok(None),
+        }
     }
 
     fn remove_dir_below(&self, path: &RelPath, was: &Meta) -> Result<Gone> {

@@ -234,6 +234,7 @@ impl Overlay {
     /// Removes what took the place of a hidden directory, which is hidden as before. The directory may have come below
     /// since, in the place of a file that this was a change of.
     fn hide_dir_again(&self, path: &RelPath, dir: &Meta, row: UpperRow, caller: &Caller) -> Result<()> {
+        let gated = self.gate_of_dir(path, caller)?;
         let by = self.doer(caller);
         let whiteout = self.whiteout(path, dir).row;
         let id = whiteout.id;
@@ -245,7 +246,7 @@ impl Overlay {
         }
         self.orphan_hidden(row.id, whiteout, |state| self.record_removal(state, removal, &epilogue))?;
         self.store.drop_upper_file(row.id);
-        self.hold_whiteout(id, Reason::Parent, &by)
+        self.hold_whiteout(id, gated.unwrap_or(Reason::Parent), &by)
     }
 
     /// The deletion of something changed is judged against what the change was based on. What was held is kept.

@@ -695,6 +695,23 @@ fn a_hidden_directory_with_a_rule_or_something_of_its_own_stays() {
 }
 
 #[test]
+fn a_hidden_directory_waits_for_its_rule_again_once_what_took_its_place_goes() {
+    let mut bench = Bench::new();
+    bench.put(".fettle.toml", "[[rule]]\nmatch = \"/gated\"\naction = \"hold\"\n");
+    bench.remount();
+    bench.put("gated/f", &lines(100));
+    bench.unlink("gated/f");
+    bench.rmdir("gated").unwrap();
+    let waiting = bench.waiting();
+    bench.save("gated", "in its place\n");
+    bench.unlink("gated");
+    assert_eq!(bench.waiting(), waiting);
+    assert_eq!(bench.applied("gated/f"), ["gated/f"]);
+    assert!(bench.lower_path("gated").exists());
+    bench.check();
+}
+
+#[test]
 fn a_hidden_directory_goes_with_the_last_deletions_in_it_that_two_confirm_at_once() {
     for round in 0..20 {
         let bench = removed_directories();
