@@ -94,7 +94,11 @@ impl Overlay {
         let carried = self.survey(&[Move { from: &dir.path, to: &file.path }], caller)?;
         let plain = carried.is_empty() && action == Action::Auto && !is_gated(file.action);
         let stands_for_older = kind == FileKind::Symlink && !self.is_fresh(&dir.path);
-        if !plain || stands_for_older || self.is_used_by_another(&file.path, &dir.path, kind)? {
+        if !plain
+            || stands_for_older
+            || self.base_leads_out_there(&file.path, &dir.path)?
+            || self.is_used_by_another(&file.path, &dir.path, kind)?
+        {
             return Err(Error::Errno(libc::EXDEV));
         }
         let cargo = self.lift(carried, &self.doer(caller))?;

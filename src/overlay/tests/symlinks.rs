@@ -173,6 +173,21 @@ fn a_symlink_takes_the_place_of_an_older_directory_in_no_exchange() {
 }
 
 #[test]
+fn a_symlink_goes_to_where_it_leads_out_by_no_exchange_with_a_directory() {
+    let bench = tree();
+    let (parent, name) = bench.parent("top/l");
+    bench.view().symlink(parent, name, OsStr::new("../n"), &ME).unwrap();
+    bench.mkdir("d");
+    bench.mkdir("top/d");
+    for (one, other) in [("top/l", "d"), ("d", "top/l")] {
+        assert_eq!(exchange(&bench, one, other).unwrap_err().code(), libc::EXDEV);
+    }
+    exchange(&bench, "top/l", "top/d").unwrap();
+    assert_eq!(bench.held().len(), 0);
+    bench.check();
+}
+
+#[test]
 fn a_symlink_or_file_where_a_directory_of_this_session_was_lands() {
     let bench = tree();
     bench.mkdir("build");
