@@ -107,7 +107,9 @@ impl Overlay {
             // name.
             let (_, _claimed) = self.claim(id)?;
             let mut state = self.state.lock();
-            let mut row = state.uppers.get(id).map(|upper| upper.row.clone()).ok_or(Error::Errno(libc::ESTALE))?;
+            // What has landed is lower's: a name that was added to its entry would go with that.
+            let upper = state.uppers.get(id).filter(|upper| !upper.is_landed());
+            let mut row = upper.map(|upper| upper.row.clone()).ok_or(Error::Errno(libc::ESTALE))?;
             row.names.push(path.clone());
             // This may fail, so it comes first: a name that was refused must not be left anywhere.
             self.store.save_upper(&row)?;
