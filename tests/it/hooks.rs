@@ -181,6 +181,9 @@ open(flag, "w").close()
 raises("EACCES", os.rename, "source", "target")
 os.unlink(flag)
 assert [os.pread(fd, 9, 0) for fd in opened] == [b"source", b"target"]
+numbers, until = [os.fstat(fd).st_ino for fd in opened], time.monotonic() + 0.3
+# The kernel looks the names up anew as soon as it is told to.
+while time.monotonic() < until: assert [os.stat(path).st_ino for path in ("source", "target")] == numbers
 for fd in opened:
     os.pwrite(fd, b" more", 6)
     os.close(fd)

@@ -475,6 +475,10 @@ impl Overlay {
         state.epoch += 1;
         state.nodes.unname(to.parent, &to.name);
         state.nodes.unname(from.parent, &from.name);
+        if let Some(node) = nodes[0] {
+            // A denial has made it stand for what lower has at the target.
+            state.nodes.set_lower(node, None);
+        }
         for (node, end) in nodes.into_iter().zip([from, to]) {
             if let Some(node) = node.filter(|node| state.nodes.get(*node).is_ok()) {
                 state.nodes.name(node, end.parent, &end.name);
