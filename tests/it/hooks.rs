@@ -232,20 +232,31 @@ assert get("file") == old
 /// The kernel writes back what was stored to a mapping whenever it likes.
 #[test]
 fn what_is_written_to_a_file_while_its_deletion_is_denied_is_in_that_file() {
+    is_written_while_denied(r#"os.unlink, "file""#);
+}
+
+#[test]
+fn what_is_written_to_a_file_while_its_replacement_is_denied_is_in_that_file() {
+    is_written_while_denied(r#"os.rename, "other", "file""#);
+}
+
+/// Writes to `file` while `call` is asked about and denied.
+fn is_written_while_denied(call: &str) {
     let scratch = mounted_scratch!();
     scratch.write("file", "first line\n");
+    scratch.write("other", "other\n");
     let flag = scratch.root().join("flag");
     let hook = program(&scratch, "denies", &denies_while(&flag));
     let view = mounting(&scratch, &[&hook]).start();
     let store = r#"
-flag, libc = FLAG, ctypes.CDLL(None, use_errno=True)
+flag = FLAG
 fd = os.open("file", os.O_RDWR)
 mapping = mmap.mmap(fd, 0)
 mapping[0:5] = b"STORE"
 open(flag, "w").close()
 child = os.fork()
 if child == 0:
-    raises("EACCES", os.unlink, "file")
+    raises("EACCES", CALL)
     os._exit(0)
 while not os.path.exists(flag + ".asked"): pass
 assert libc.sync_file_range(fd, ctypes.c_long(0), ctypes.c_long(0), 7) == 0
@@ -257,13 +268,10 @@ mapping.close()
 os.close(fd)
 assert get("file") == b"STORE LINE\n", get("file")
 "#;
-    let imports = "import ctypes, mmap, os\n";
-    script(
-        &scratch,
-        &view,
-        &(imports.to_owned() + &store.replace("FLAG", &format!("{:?}", flag.display().to_string()))),
-    );
-    assert_eq!(view.read("file"), "STORE LINE\n");
+    let flag = format!("{:?}", flag.display().to_string());
+    script(&scratch, &view, &store.replace("FLAG", &flag).replace("CALL", call));
+    view.assert_landed("file", "STORE LINE\n");
+    view.assert_landed("other", "other\n");
 }
 
 /// Who has it open may ask for its attributes anew while the program thinks.

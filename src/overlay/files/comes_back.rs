@@ -91,7 +91,7 @@ impl Overlay {
         Ok(writers.iter().all(may_make))
     }
 
-    /// A file that was about to be deleted stays. What was written to its orphan meanwhile, which no other program could
+    /// A file that was about to be deleted or replaced stays. What was written to its orphan meanwhile, which no other program could
     /// see, becomes its content in the view.
     pub(in crate::overlay) fn goes_on_after_all(&self, path: &RelPath) -> Result<()> {
         let Some(open) = self.state.lock().nodes.open_at(path).cloned() else { return Ok(()) };

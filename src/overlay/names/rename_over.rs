@@ -490,6 +490,9 @@ impl Overlay {
             open.set_backing(&mut state.nodes, backing);
         }
         drop(state);
+        if let Err(second) = self.goes_on_after_all(&to.path) {
+            log::error!("{} was written to while it was about to be replaced, and has none of that: {second}", to.path);
+        }
         // The kernel will take the rename as not made, and both names for what they were.
         for end in [from, to] {
             self.tell(|observer| observer.entry_changed(end.parent, &end.name));
