@@ -240,6 +240,11 @@ fn what_is_written_to_a_file_while_its_replacement_is_denied_is_in_that_file() {
     is_written_while_denied(r#"os.rename, "other", "file""#);
 }
 
+#[test]
+fn what_is_written_to_a_file_while_its_rename_is_denied_is_in_that_file() {
+    is_written_while_denied(r#"os.rename, "file", "other""#);
+}
+
 /// Writes to `file` while `call` is asked about and denied.
 fn is_written_while_denied(call: &str) {
     let scratch = mounted_scratch!();

@@ -91,8 +91,8 @@ impl Overlay {
         Ok(writers.iter().all(may_make))
     }
 
-    /// A file that was about to be deleted or replaced stays. What was written to its orphan meanwhile, which no other program could
-    /// see, becomes its content in the view.
+    /// A file that was about to be deleted, renamed or replaced stays as it was. What was written to its orphan
+    /// meanwhile, which no other program could see, becomes its content in the view.
     pub(in crate::overlay) fn goes_on_after_all(&self, path: &RelPath) -> Result<()> {
         let Some(open) = self.state.lock().nodes.open_at(path).cloned() else { return Ok(()) };
         let _one_at_a_time = open.copying.lock();

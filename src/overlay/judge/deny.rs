@@ -15,15 +15,17 @@ use crate::store::{Durability, Epilogue, Fate, Landing, Writer};
 /// What a denial leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::overlay) enum Denial {
-    /// The entry goes, and the operation fails.
+    /// The entry goes, and the close fails.
     Drops,
+    /// The operation fails, and takes back itself what it has done.
+    Fails,
     /// The operation cannot be undone any more, or no caller waits for it: the change waits for review.
     Holds,
 }
 
 impl Overlay {
-    /// Returns `Error::Denied` once the view shows lower again, or `Postponed`, with nothing done, if the entry was
-    /// written to meanwhile.
+    /// Returns `Error::Denied` once the view shows lower again, which an operation that fails sees to itself, or
+    /// `Postponed`, with nothing done, if a writer that is denied went on writing meanwhile.
     pub(super) fn deny(&self, job: &Job, comparison: &mut Comparison, actor: &Writer, why: &str) -> Result<Settled> {
         let row = &job.row;
         if comparison.new.exists() {
@@ -31,7 +33,7 @@ impl Overlay {
             self.put_back(job, comparison)?;
         }
         let mut landing = Landing::new(&self.store, Durability::Cached);
-        if let Some(content) = comparison.new.stage(&self.store)? {
+        if let Some(content) = comparison.new.stage_found(&self.store)? {
             let backup = self.backup_there(&comparison.path, &comparison.new, &content, BackupKind::Discarded, actor);
             landing.keep(content, backup);
         }
@@ -39,6 +41,11 @@ impl Overlay {
         let ended = row.held.iter().map(|held| (held.id.clone(), comparison.path.clone(), Fate::Discarded));
         epilogue.verdicts.extend(ended);
         epilogue.events.push(self.denied_event(comparison, actor, why));
+        if job.denial == Denial::Fails {
+            landing.promise(epilogue)?.apply()?.finish()?;
+            self.counters.denied.fetch_add(1, Ordering::Relaxed);
+            return Err(Error::Denied);
+        }
         // Looked up before the denial, so that afterwards nothing is in the way of showing it.
         let shown = self.what_lower_shows(&comparison.path, job.open.as_ref())?;
         let promised = landing.promise(epilogue)?;

@@ -23,7 +23,7 @@ use crate::sys::file::Standing;
 
 impl Overlay {
     pub(super) fn hold(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<Settled> {
-        let is_deletion = job.row.what == What::Whiteout && job.denial == Denial::Drops;
+        let is_deletion = job.row.what == What::Whiteout && job.denial == Denial::Fails;
         if is_deletion && job.row.held.is_none() {
             // The deletion has its entry already, and nothing has happened yet that could not be taken back.
             self.check_may_hold()?;

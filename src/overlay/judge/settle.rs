@@ -45,7 +45,7 @@ pub(super) struct Occasion {
 impl Occasion {
     /// A request under way caused it, and can be told that it is denied.
     pub fn told() -> Self {
-        Self { because: Vec::new(), denial: Denial::Drops, through: None }
+        Self { because: Vec::new(), denial: Denial::Fails, through: None }
     }
 }
 
@@ -161,8 +161,8 @@ impl Overlay {
             other => other,
         };
         claim.judged = !matches!(settled, Err(_) | Ok(Settled::Postponed));
-        // What was denied is gone from the view.
-        let is_over = claim.judged || matches!(settled, Err(Error::Denied));
+        // What a writer was denied is gone from the view.
+        let is_over = claim.judged || matches!(settled, Err(Error::Denied)) && job.denial == Denial::Drops;
         match &job.open {
             Some(open) if is_over => self.note_judged(open, job.version),
             Some(open) if job.rewritten => open.note_rewritten(),
@@ -236,7 +236,7 @@ impl Overlay {
         }
         match (self.ask_hooks(job, &mut comparison, actor), job.denial) {
             (Answer::Land, _) => self.look_below_again(job, &mut comparison)?,
-            (Answer::Deny(why), Denial::Drops) => return self.deny(job, &mut comparison, actor, &why),
+            (Answer::Deny(why), Denial::Drops | Denial::Fails) => return self.deny(job, &mut comparison, actor, &why),
             (Answer::Hold(why) | Answer::Deny(why), _) => comparison.hold_for_hook(why),
         }
         // Identical bytes need no review, whatever the deletion that they replace was held for. What still does is their

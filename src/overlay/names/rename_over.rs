@@ -153,7 +153,6 @@ impl Overlay {
             Err(err @ Error::Store(store::Error::Unrecorded(_))) => Err(err),
             // The target was lower's alone, and lower still has it: the rename is taken back. Not after a disk fault,
             // which may leave the rename recorded.
-            Err(Error::Denied) if to.upper().is_none() => Err(self.undo_move_over(moved, Error::Denied)),
             Err(err) if to.upper().is_none() && !(saved && err.is_fault()) && self.is_as_moved(moved) => {
                 Err(self.undo_move_over(moved, err))
             }
@@ -454,14 +453,11 @@ impl Overlay {
         Ok(Some(Backing::Upper(copy.id(), Arc::new(file))))
     }
 
-    /// True if what stands at the target was not judged, so that the source has not gone, and no handle on it has
-    /// unjudged writes.
+    /// True if what stands at the target was not judged, so that the source has not gone.
     fn is_as_moved(&self, moved: &MovedOver<'_>) -> bool {
         let state = self.state.lock();
         let waits = state.uppers.get(moved.upper).is_some_and(|upper| upper.row.held.is_none() && !upper.is_landed());
-        let hides = state.uppers.get(moved.whiteout).is_some();
-        let writes = |node| state.handles_on(node).any(|handle| handle.is_unjudged());
-        waits && hides && !moved.nodes[0].is_some_and(writes)
+        waits && state.uppers.get(moved.whiteout).is_some()
     }
 
     /// Takes a rename back because of `err`, which it returns. Handles on source and target go on with those, by the
@@ -471,14 +467,12 @@ impl Overlay {
         let source = self.lower.open_to_read(&from.path).ok().map(Arc::new);
         let mut state = self.state.lock();
         state.uppers.remove(whiteout);
-        let is_saved = state.uppers.remove(upper).is_some_and(|entry| entry.has_row());
+        let entry = state.uppers.remove(upper);
+        let is_saved = entry.as_ref().is_some_and(Upper::has_row);
+        let is_being_closed = entry.is_some_and(|entry| entry.busy || entry.awaited > 0);
         state.epoch += 1;
         state.nodes.unname(to.parent, &to.name);
         state.nodes.unname(from.parent, &from.name);
-        if let Some(node) = nodes[0] {
-            // A denial has made it stand for what lower has at the target.
-            state.nodes.set_lower(node, None);
-        }
         for (node, end) in nodes.into_iter().zip([from, to]) {
             if let Some(node) = node.filter(|node| state.nodes.get(*node).is_ok()) {
                 state.nodes.name(node, end.parent, &end.name);
@@ -486,14 +480,19 @@ impl Overlay {
         }
         let is_of_copy = |open: &&Arc<OpenFile>| open.upper().is_none_or(|id| id == upper);
         if let Some(open) = nodes[0].and_then(|node| state.nodes.open_on(node)).filter(is_of_copy).cloned() {
-            let backing = source.map_or_else(|| Backing::Orphan(open.file()), Backing::Lower);
+            let is_written = is_being_closed || state.handles_on(open.node).any(|handle| handle.is_unjudged());
+            let lower = source.filter(|_| !is_written);
+            let backing = lower.map_or_else(|| Backing::Orphan(open.file()), Backing::Lower);
             open.set_backing(&mut state.nodes, backing);
         }
         drop(state);
-        if let Err(second) = self.goes_on_after_all(&to.path) {
-            log::error!("{} was written to while it was about to be replaced, and has none of that: {second}", to.path);
+        for End { path, .. } in [from, to] {
+            if let Err(second) = self.goes_on_after_all(path) {
+                log::error!("{path} was written to while a rename was about to fail, and has none of that: {second}");
+            }
         }
         // The kernel will take the rename as not made, and both names for what they were.
+        nodes.into_iter().flatten().for_each(|node| self.forget_attributes(node));
         for end in [from, to] {
             self.tell(|observer| observer.entry_changed(end.parent, &end.name));
         }

@@ -90,6 +90,7 @@ impl Overlay {
                         "{path} was written to while it was about to be deleted, and has none of that: {second}"
                     );
                 }
+                self.tell_content_changed(path);
                 Err(err)
             }
         }
