@@ -59,10 +59,12 @@ impl Upper {
         self.recorded == Recorded::Row
     }
 
-    /// True for a directory that someone removed below, and that the view keeps for what is held in it.
+    /// True for a directory that someone removed below, and that the view keeps for what is held in it. One that takes
+    /// the place of a deletion has that one's reasons.
     pub fn is_stand_in(&self) -> bool {
         let is_external = |held: &Held| held.reasons.contains(&Reason::External);
-        self.row.what == What::Dir && self.row.held.as_ref().is_some_and(is_external)
+        let is_alone = self.row.base.below == Below::Nothing;
+        is_alone && self.row.what == What::Dir && self.row.held.as_ref().is_some_and(is_external)
     }
 
     /// Its row once lower has `after` in the place of `before`; `None` if it is based on something else.

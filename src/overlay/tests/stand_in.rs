@@ -419,3 +419,39 @@ fn what_was_in_a_directory_that_is_renamed_below_is_in_reach_by_its_new_path() {
     assert_eq!(bench.read("away/fresh").as_deref(), Some("fresh\n"));
     assert_eq!(bench.names("d"), ["held"]);
 }
+
+/// It is one change with the deletion, which nothing of lower's ends.
+#[test]
+fn a_directory_in_the_place_of_a_held_deletion_is_no_stand_in() {
+    let mut bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 60));
+    bench.put("a", &lines(101));
+    bench.unlink("a");
+    assert_eq!(bench.waiting(), [held("a", ChangeKind::Delete, &[Reason::External, Reason::Size])]);
+    bench.mkdir("a");
+    bench.save("a/x", "x\n");
+    assert_shows(&mut bench, "a", &[Reason::External, Reason::Parent, Reason::Size], &[Reason::Parent]);
+}
+
+#[test]
+fn a_stand_in_that_takes_the_place_of_a_held_deletion_is_none_any_more() {
+    let mut bench = Bench::gone("src/x");
+    bench.put("b", &lines(100));
+    bench.unlink("b");
+    assert_eq!(bench.names(""), ["src"]);
+    bench.rename("src", "b");
+    assert_shows(&mut bench, "b", &[Reason::External, Reason::Parent, Reason::Size], &[Reason::Size]);
+}
+
+/// A held directory at `path`, with `x` in it and lower's file in its place, is shown for good.
+fn assert_shows(bench: &mut Bench, path: &str, dir: &[Reason], x: &[Reason]) {
+    for _ in 0..2 {
+        assert_eq!((bench.names(""), bench.names(path)), (vec![path.to_owned()], vec!["x".to_owned()]));
+        let told = |(path, _, reasons): (String, ChangeKind, Vec<Reason>)| (path, reasons);
+        let waiting: Vec<_> = bench.waiting().into_iter().map(told).collect();
+        assert_eq!(waiting, [(path.to_owned(), dir.to_vec()), (format!("{path}/x"), x.to_vec())]);
+        bench.check();
+        bench.remount();
+    }
+}
