@@ -193,7 +193,7 @@ impl Overlay {
     }
 
     /// True if `present` is the very file that a change was written to, whatever is in it by now.
-    fn is_of_file(&self, base: &Base, present: Option<&Meta>) -> bool {
+    pub(super) fn is_of_file(&self, base: &Base, present: Option<&Meta>) -> bool {
         match (base.below, present) {
             (Below::Entry { stamp, .. }, Some(present)) => self.births.may_be_one(stamp.key(), present.key()),
             (_, _) => false,

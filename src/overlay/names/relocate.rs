@@ -14,8 +14,8 @@ use crate::overlay::state::past::Past;
 use crate::overlay::{Caller, Error, Overlay, Result, State};
 use crate::policy::rules::Action;
 use crate::store::{
-    self, Anchor, Applied, DirLooks, Durability, Effect, Epilogue, EventDraft, Inode, Landing, PathEffect, UpperId,
-    UpperRow,
+    self, Anchor, Applied, Below, DirLooks, Durability, Effect, Epilogue, EventDraft, Inode, Landing, PathEffect,
+    UpperId, UpperRow,
 };
 use crate::sys::file::{FileKind, Meta};
 
@@ -135,7 +135,8 @@ impl Overlay {
     /// Renames an upper entry to a free name. What it is based on moves along in lower, which is an event; an entry that
     /// lower has never had leaves no trace of its earlier names.
     pub(super) fn move_upper(&self, from: &End, to: &End, id: UpperId, caller: &Caller) -> Result<()> {
-        let moves_below = self.lower.exists(&from.path).doing(|| format!("stat {}", from.path))?;
+        let row = self.state.lock().uppers.get(id).map(|upper| upper.row.clone()).ok_or(Error::Errno(libc::ESTALE))?;
+        let moves_below = self.below_of(&row, &from.path)?.is_some();
         let events = moves_below.then(|| self.renamed_event(from, to, caller));
         self.move_upper_as(from, to, id, events.into_iter().collect()).map(|_| ())
     }
@@ -159,7 +160,9 @@ impl Overlay {
         events: Vec<EventDraft>,
     ) -> Result<(Renamed, Option<OperationId>)> {
         let mut state = self.state.lock();
-        let below = self.name_move(from, Leaves::Path, to)?;
+        let row = state.uppers.get(id).map(|upper| upper.row.clone()).ok_or(Error::Errno(libc::ESTALE))?;
+        let meta = self.below_of(&row, &from.path)?;
+        let below = meta.map(|meta| NameMove { from, leaves: Leaves::Path, to, meta });
         let (rows, epilogue) = state.renamed_rows(&[id], &[Move { from: &from.path, to: &to.path }])?;
         let epilogue = Epilogue { events, ..epilogue };
         match below {
@@ -212,6 +215,17 @@ impl Overlay {
             state.seen_renamed(&to.path, &meta.stamp(), &after.stamp());
         }
         Ok(applied)
+    }
+
+    /// What lower has at a name of an entry, if the entry is a change of that. What somebody else has put in the place of
+    /// something new stays where it is, and the view shows it once the entry has left.
+    pub(super) fn below_of(&self, row: &UpperRow, name: &RelPath) -> Result<Option<Meta>> {
+        let meta = self.lower.stat(name).doing(|| format!("stat {name}"))?;
+        let is_older = |meta: &Meta| match name == row.path() {
+            true => row.base.below != Below::Nothing,
+            false => self.is_of_file(&row.base, Some(meta)),
+        };
+        Ok(meta.filter(is_older))
     }
 
     /// Returns `None` if lower has nothing at `from`.

@@ -606,7 +606,7 @@ impl Overlay {
         let (row, claimed) = self.claim_with_target(id, to)?;
         let taken = self.take_target(to, id, from.kind().unwrap_or(FileKind::Regular))?;
         let replaced = taken.gives_way.goes();
-        let below = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
+        let below = self.below_of(&row, &from.path)?;
         let hiding = below.map(|meta| self.whiteout(&from.path, &meta));
         let left = below.zip(hiding.as_ref().map(|hiding| hiding.row.id));
         let goes_along = below.filter(|meta| self.leaves_no_trace(from, &row, meta));

@@ -113,3 +113,43 @@ fn what_programs_write_where_nobody_judges_is_not_told_as_somebody_elses() {
     let told: Vec<String> = bench.view().external_paths().unwrap().iter().map(|(path, _)| path.to_string()).collect();
     assert_eq!(told, ["kept", "n"]);
 }
+
+/// A held new file `n`, in whose place somebody has put a file of their own.
+fn with_anothers() -> Bench {
+    let bench = Bench::new();
+    bench.put(".fettle.toml", "[[rule]]\nmatch = \"n\"\naction = \"hold\"\n");
+    let bench = reloaded(bench);
+    bench.save("n", "new\n");
+    bench.put("n", "theirs\n");
+    bench
+}
+
+fn reloaded(mut bench: Bench) -> Bench {
+    bench.remount();
+    bench
+}
+
+#[test]
+fn a_rename_of_a_held_new_file_leaves_what_somebody_has_put_in_its_place() {
+    for over in [None, Some("old\n")] {
+        let bench = with_anothers();
+        over.into_iter().for_each(|old| bench.put("m", old));
+        bench.rename("n", "m");
+        assert_eq!((bench.read("m").as_deref(), bench.lower("n").as_deref()), (Some("new\n"), Some("theirs\n")));
+        assert_eq!(bench.read("n").as_deref(), Some("theirs\n"));
+        bench.check();
+    }
+}
+
+#[test]
+fn a_rename_of_a_further_name_leaves_what_somebody_has_put_in_its_place() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 60));
+    bench.link("a", "c");
+    bench.put("c", "theirs\n");
+    bench.rename("c", "y");
+    assert_eq!((bench.lower("c").as_deref(), bench.lower("y")), (Some("theirs\n"), None));
+    assert_eq!((bench.read("c"), bench.read("y")), (Some("theirs\n".to_owned()), Some(changed(100, 60))));
+    bench.check();
+}
