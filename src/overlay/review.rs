@@ -32,12 +32,11 @@ use super::error::Context;
 use super::files::copy_up::same_content_stamp;
 use super::files::handles::OpenFile;
 use super::judge::side::Side;
-use super::state::lookup::is_within_reserved;
 use super::{Error, Overlay, Result, State};
 use crate::model::{self, ChangeId, Digest, RelPath};
 use crate::policy::settings::Ttl;
 use crate::protocol::{ErrorBody, ErrorCode};
-use crate::store::{self, Below, EventDraft, Held, UpperRow, Writer};
+use crate::store::{self, Below, EventDraft, Held, UpperRow, Writer, is_within_reserved};
 use crate::sys::file::{self, FileKind};
 use crate::sys::process;
 

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use super::rows::anchors::{Anchor, MovedDir};
 use super::rows::backups::Backup;
 use super::rows::upper::{Held, UpperId, UpperRow, What, parse_row};
-use super::{Context, Result, STATE_DIR_NAME, Store, is_temp_name};
+use super::{Context, Result, STATE_DIR_NAME, Store, is_temp_name, is_within_reserved};
 use crate::model::{ChangeId, ChangeKind, Digest, ID_DIGITS, Looks, RelPath};
 use crate::protocol::Event;
 use crate::sys::OFlags;
@@ -408,9 +408,7 @@ fn check_held(found: &mut Findings, row: &UpperRow, content: Option<Digest>) {
 
 /// Our own directory and our temporary names are no part of the project.
 fn is_projects(path: &RelPath) -> bool {
-    !path.is_root()
-        && path.components().next().is_some_and(|name| name != STATE_DIR_NAME)
-        && !path.name().is_some_and(is_temp_name)
+    !path.is_root() && !is_within_reserved(path)
 }
 
 /// Looks for our temporary names everywhere in the project, but not on other file systems.

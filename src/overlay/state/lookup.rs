@@ -11,7 +11,7 @@ use crate::model::{InodeKey, RelPath, Stamp};
 use crate::overlay::error::Context;
 use crate::overlay::outside::watch::{Holds, Watched};
 use crate::overlay::{Attributes, Error, Overlay, ROOT, Result, State};
-use crate::store::{Below, STATE_DIR_NAME, UpperId, What, is_temp_name};
+use crate::store::{Below, UpperId, What, is_reserved_name};
 use crate::sys::file::{FileKind, Meta};
 use crate::sys::tree::DirEntry;
 
@@ -570,13 +570,4 @@ impl State {
 /// True for what the view never shows of lower: our state, and temporary entries that are about to take a path.
 pub(in crate::overlay) fn is_reserved(path: &RelPath) -> bool {
     path.parent().zip(path.name()).is_some_and(|(dir, name)| is_reserved_name(&dir, name))
-}
-
-/// True if a path or a directory above it is reserved.
-pub(in crate::overlay) fn is_within_reserved(path: &RelPath) -> bool {
-    path.components().next().is_some_and(|first| first == STATE_DIR_NAME) || path.components().any(is_temp_name)
-}
-
-fn is_reserved_name(dir: &RelPath, name: &OsStr) -> bool {
-    (dir.is_root() && name == STATE_DIR_NAME) || is_temp_name(name)
 }

@@ -1052,6 +1052,18 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         precious: &["old 99\n", "new 9 99\n", "gone 99\n", "agents 2\n"],
     },
     Scenario {
+        name: "a change in another project's state is confirmed between two others",
+        rule: Rule::AllOrNothing,
+        ready: |bench| {
+            for path in ["a", "sub/.fettle/conf", "z/b"] {
+                bench.put(path, &lines("old", 100));
+                bench.save(path, &lines(&format!("new {path}"), 100));
+            }
+        },
+        act: confirm_all,
+        precious: &["old 99\n", "new a 99\n", "new sub/.fettle/conf 99\n", "new z/b 99\n"],
+    },
+    Scenario {
         name: "rules are confirmed, and before them a file",
         rule: Rule::AllOrNothing,
         ready: |bench| {

@@ -54,6 +54,17 @@ pub fn is_temp_name(name: &OsStr) -> bool {
     name.as_bytes().starts_with(TEMP_PREFIX.as_bytes())
 }
 
+/// True for a name in a directory that is no part of the project: our own directory, which stands at the root, or a
+/// temporary name. A `.fettle` anywhere else is another project's.
+pub fn is_reserved_name(dir: &RelPath, name: &OsStr) -> bool {
+    (dir.is_root() && name == STATE_DIR_NAME) || is_temp_name(name)
+}
+
+/// True if a path or a directory above it has such a name.
+pub fn is_within_reserved(path: &RelPath) -> bool {
+    path.components().next().is_some_and(|first| first == STATE_DIR_NAME) || path.components().any(is_temp_name)
+}
+
 /// Directories that are to stand elsewhere than in `PROJECT/.fettle`.
 #[derive(Clone, Debug, Default)]
 pub struct Location {

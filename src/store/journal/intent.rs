@@ -261,11 +261,7 @@ impl Step {
     /// True if a landing of ours could have such a step. Our own directory and our temporary names are no part of the
     /// project: a journal that names them was planted or damaged.
     pub fn is_plausible(&self) -> bool {
-        let is_projects = |path: &RelPath| {
-            let ours =
-                |name: &std::ffi::OsStr| crate::store::is_temp_name(name) || name == crate::store::STATE_DIR_NAME;
-            !path.is_root() && !path.components().any(ours)
-        };
+        let is_projects = |path: &RelPath| !path.is_root() && !crate::store::is_within_reserved(path);
         is_projects(&self.path) && self.other().is_none_or(is_projects)
     }
 }

@@ -16,7 +16,7 @@ use crate::store::disk::copied::Project;
 use crate::store::rows::backups;
 use crate::store::rows::events::{self, EventDraft};
 use crate::store::rows::upper::{UpperId, What, parse_row};
-use crate::store::{Context, Error, Result, STATE_DIR_NAME, Store, content, is_temp_name};
+use crate::store::{Context, Error, Result, Store, content, is_reserved_name, is_temp_name};
 use crate::sys::file::FileKind;
 use crate::sys::sqlite::Transaction;
 use crate::sys::tree::{Dirs, Tree, is_absent};
@@ -438,7 +438,7 @@ fn find_name(lower: &Tree, file: InodeKey) -> Result<Option<RelPath>> {
     while let Some(dir) = dirs.pop() {
         // A directory that cannot be listed, or has been removed meanwhile, cannot be mended.
         let Ok(entries) = lower.list(&dir) else { continue };
-        for entry in entries.into_iter().filter(|entry| entry.name != STATE_DIR_NAME && !is_temp_name(&entry.name)) {
+        for entry in entries.into_iter().filter(|entry| !is_reserved_name(&dir, &entry.name)) {
             let Ok(path) = dir.join(&entry.name) else { continue };
             let is_it = || lower.stat(&path).is_ok_and(|found| found.is_some_and(|found| found.key() == file));
             match entry.kind {

@@ -116,10 +116,10 @@ fn a_rewrite_of_which_nothing_reached_the_disk_is_undone() {
 /// The name by which it was written is somebody's by now, or nobody's.
 #[test]
 fn half_of_a_rewrite_is_finished_under_the_other_names() {
-    for (other, is_replaced) in [("b", true), ("b", false), ("below/b", true)] {
+    for (other, is_replaced) in [("b", true), ("b", false), ("below/b", true), ("below/.fettle/b", true)] {
         let mut bench = Bench::new();
         promise(rewriting(&bench));
-        std::fs::create_dir(bench.path("below")).unwrap();
+        std::fs::create_dir_all(bench.path("below/.fettle")).unwrap();
         std::fs::rename(bench.path("b"), bench.path(other)).unwrap();
         let half = File::options().write(true).open(bench.path("a")).unwrap();
         half.write_all_at(&new().as_bytes()[..1024], 0).unwrap();
