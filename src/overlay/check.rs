@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::state::past::MovedDirs;
 use super::{Overlay, Result};
 use crate::model::RelPath;
-use crate::store::{Anchor, Fault, FaultKind, Scope, UpperId, UpperRow};
+use crate::store::{Anchor, Fault, FaultKind, Scope, UpperId, UpperRow, What};
 
 impl Overlay {
     /// Returns all that is wrong, and how many things were looked at. Programs may go on writing meanwhile, so a fault is
@@ -45,6 +45,14 @@ impl Overlay {
             let held = upper.row.held.as_ref();
             if let Some(held) = held.filter(|held| state.uppers.by_id(&held.id) != Some(upper.row.id)) {
                 let (about, message) = (upper.row.path().to_string(), format!("is not found as {:?}", held.id));
+                faults.push(Fault { kind: FaultKind::Upper, about, message });
+            }
+        }
+        for upper in state.uppers.iter().filter(|upper| upper.has_row() && !upper.busy && upper.dirty) {
+            if upper.row.what != What::Whiteout
+                && let Err(err) = self.store.upper_meta(upper.row.id)
+            {
+                let (about, message) = (upper.row.path().to_string(), format!("was not judged, and is gone: {err}"));
                 faults.push(Fault { kind: FaultKind::Upper, about, message });
             }
         }

@@ -83,6 +83,17 @@ fn held_content_that_is_gone_is_found() {
 }
 
 #[test]
+fn content_that_is_gone_before_it_was_judged_is_found() {
+    let bench = bench();
+    let handle = bench.open_for_save("b");
+    bench.view().write(handle, 0, b"new\n").unwrap();
+    assert_eq!(kinds(&bench), []);
+    let id = bench.view().state.lock().uppers.iter().find(|upper| upper.dirty).unwrap().row.id;
+    std::fs::remove_file(bench.lower_path(".fettle/stage").join(id.to_string())).unwrap();
+    assert_eq!(kinds(&bench), [FaultKind::Upper]);
+}
+
+#[test]
 fn what_a_restart_would_forget_is_found() {
     let bench = bench();
     let (one, other) = (RelPath::parse(b"c").unwrap(), RelPath::parse(b"d").unwrap());

@@ -10,7 +10,7 @@ fn given(bench: &Bench, place: &str) -> Location {
 }
 
 impl Bench {
-    fn recover_given(&mut self, place: &str) -> Result<Recovered> {
+    pub(super) fn recover_given(&mut self, place: &str) -> Result<Recovered> {
         self.store = None;
         self.store = Some(Store::open(&self.lower, &given(self, place)).unwrap());
         self.store().recover(&self.lower)

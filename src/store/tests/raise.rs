@@ -83,6 +83,25 @@ fn killed_before_or_after_it_lands_it_is_uppers_or_lowers() {
     }
 }
 
+/// By then nothing but its absence from upper tells that it has landed, wherever upper content stands.
+#[test]
+fn what_has_landed_has_landed_though_somebody_put_another_in_its_place() {
+    for place in ["", "elsewhere"] {
+        let mut bench = Bench::new();
+        bench.recover_given(place).unwrap();
+        std::fs::write(bench.path("a"), "old\n").unwrap();
+        let entry = Entry::new(&bench);
+        std::mem::forget(entry.landing(&bench).promise(entry.epilogue()).unwrap().apply().unwrap());
+        std::fs::write(bench.path("theirs"), "somebody's\n").unwrap();
+        std::fs::rename(bench.path("theirs"), bench.path("a")).unwrap();
+        let recovered = bench.recover_given(place).unwrap();
+        assert_eq!((recovered.finished, recovered.foreign), (vec![path("a")], vec![]), "{place:?}");
+        assert_eq!((below(&bench).as_deref(), kept(&bench)), (Some("somebody's\n"), vec!["old\n".to_owned()]));
+        assert_eq!(bench.store().load_upper().unwrap(), vec![]);
+        assert!(bench.recover_given(place).unwrap().is_nothing());
+    }
+}
+
 #[test]
 fn what_is_given_up_after_it_has_landed_is_uppers_again() {
     for (bench, old) in benches() {

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use super::StepOutcome;
 use super::foreign::keep_foreign;
@@ -528,11 +528,15 @@ impl Staged {
     }
 
     /// Checks at recovery whether the file of an upper entry is still in upper. If not, it has landed, whatever was done
-    /// to it since. After a power cut that proves nothing: the file may be lost.
+    /// to it since. After a power cut that proves nothing: the file may be lost. Nor does it where the file was on another
+    /// file system, which is not mounted now.
     pub fn look_for_upper(&mut self, store: &Store) -> Result<()> {
         let Act::Raise { new, .. } = &self.step.act else { return Ok(()) };
-        let is_there = is_inode(&self.waiting().stat().doing(|| self.doing("look in upper for"))?, new);
-        self.has_left_upper = !is_there && store.dirs.has_own_stage() && !store.lost_power()?;
+        let doing = || self.doing("look in upper for");
+        let is_there = is_inode(&self.waiting().stat().doing(doing)?, new);
+        let dir = Meta::of(self.waiting().dir.as_fd()).doing(doing)?;
+        let is_known = store.dirs.has_own_stage() || dir.device == new.device && store.knows_places()?;
+        self.has_left_upper = !is_there && is_known && !store.lost_power()?;
         Ok(())
     }
 
