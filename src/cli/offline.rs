@@ -15,6 +15,7 @@ use crate::protocol::{ErrorBody, ErrorCode, Op, Request, Response, STATE_DIRECTO
 use crate::store::{self, HolderNote, Location, Lock, StateDirs, Store, holder_note};
 use crate::sys::file::Meta;
 use crate::sys::mount;
+use crate::sys::process;
 use crate::sys::tree::Tree;
 use rustix::fs::{Mode, OFlags};
 
@@ -121,6 +122,10 @@ fn is_daemons(lower: &Tree, location: &Location) -> bool {
 }
 
 fn open(place: &Place, lower: Tree, location: &Location, op: Op) -> Result<Project, ErrorBody> {
+    // A landing keeps the directory of each of its files open, and so does its recovery.
+    if let Err(err) = process::raise_descriptor_limit() {
+        log::warn!("raise the limit of open files: {err}");
+    }
     let store = Store::open(&lower, location).map_err(unopened)?;
     let note = HolderNote { pid: std::process::id(), mountpoint: None };
     store.write_holder(&note).map_err(store_failure)?;

@@ -332,3 +332,18 @@ fn the_state_of_another_project_answers_nothing_about_this_one() {
     let status = scratch.fettlefs().env("FETTLE_STATE_DIR", &state).current_dir(view.root()).arg("status").output();
     assert!(Output::from(status.expect("the built program runs")).ok().stdout.contains("2 held"));
 }
+
+/// A landing keeps the directory of each of its files open, and a shell permits 1024 at once.
+#[test]
+fn as_many_changes_are_confirmed_without_a_mount_as_with_one() {
+    let scratch = mounted_scratch!();
+    let view = small(&scratch).start();
+    let paths: Vec<String> = (0..200).map(|number| format!("many{number}/f")).collect();
+    paths.iter().for_each(|path| scratch.write(path, OLD));
+    paths.iter().for_each(|path| view.write(path, NEW));
+    view.unmount();
+    let mut confirm = scratch.command("prlimit");
+    confirm.arg("--nofile=128:").arg(scratch.fettlefs().get_program()).arg("-C").arg(scratch.project());
+    Output::from(confirm.args(["confirm", "--all", "--yes"]).output().expect("prlimit")).ok();
+    paths.iter().for_each(|path| assert_eq!(scratch.read(path), NEW, "{path}"));
+}
