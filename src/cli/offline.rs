@@ -4,7 +4,6 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use super::mount::SettingFlags;
 use super::sources;
@@ -12,16 +11,12 @@ use crate::client::{Client, DeadMount, Place};
 use crate::control::{self, Asker, Project, Served, serve};
 use crate::overlay::{self, Grants, Overlay, Policy, PolicyError, Runs};
 use crate::protocol::{ErrorBody, ErrorCode, Op, Request, Response, STATE_DIRECTORY};
-use crate::store::{self, HolderNote, Location, Lock, StateDirs, Store, holder_note};
+use crate::store::{self, HolderNote, Location, Lock, StateDirs, Store};
 use crate::sys::file::Meta;
 use crate::sys::mount;
 use crate::sys::process;
 use crate::sys::tree::Tree;
 use rustix::fs::{Mode, OFlags};
-
-/// How long to wait for another command without a mount, and how often to try. Each takes only a moment.
-const LOCK_WAIT: Duration = Duration::from_secs(5);
-const LOCK_INTERVAL: Duration = Duration::from_millis(20);
 
 const TO_READ: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
@@ -39,7 +34,7 @@ fn answer_locked(place: &Place, request: &Request) -> Result<Response, ErrorBody
     if !StateDirs::exist(&lower, &location).map_err(store_failure)? {
         return Err(not_mounted(place, request));
     }
-    let _lock = lock(&lower, &location)?;
+    let _lock = Lock::take(&lower, &location).map_err(store_failure)?;
     let project = open(place, lower, &location, request.op)?;
     let Served { response, receipt } = serve(request, &Asker::myself(project.overlay.runs()), &project);
     if let Some(receipt) = receipt {
@@ -57,7 +52,7 @@ pub fn check_outside(doing: &str, dead: &DeadMount) -> Result<(), ErrorBody> {
     if !StateDirs::exist(&lower, &location).map_err(store_failure)? {
         return Ok(());
     }
-    let _lock = match lock(&lower, &location) {
+    let _lock = match Lock::take(&lower, &location).map_err(store_failure) {
         Err(busy) if busy.code == ErrorCode::Busy => {
             return check_with_holder(dead, &lower, &location).unwrap_or(Err(busy));
         }
@@ -97,28 +92,11 @@ fn not_mounted(place: &Place, request: &Request) -> ErrorBody {
     ErrorBody::new(ErrorCode::NotMounted, message)
 }
 
-/// Takes the lock. It waits for another command without a mount, but not for a daemon.
-fn lock(lower: &Tree, location: &Location) -> Result<Lock, ErrorBody> {
-    let started = Instant::now();
-    loop {
-        match Lock::take(lower, location) {
-            Err(store::Error::Locked { .. }) if started.elapsed() < LOCK_WAIT && !is_daemons(lower, location) => {
-                std::thread::sleep(LOCK_INTERVAL);
-            }
-            taken => return taken.map_err(store_failure),
-        }
-    }
-}
-
 /// True if a daemon died here and no other has replaced it: one that ends properly removes its note.
 pub fn is_left_by_dead(place: &Place) -> Result<bool, ErrorBody> {
     let location = sources::location()?;
     let lower = Tree::open(&place.root).map_err(|err| failure(&format!("open {}", place.root.display()), &err))?;
-    Ok(is_daemons(&lower, &location))
-}
-
-fn is_daemons(lower: &Tree, location: &Location) -> bool {
-    holder_note(lower, location).is_some_and(|note| note.mountpoint.is_some())
+    Ok(store::is_daemons(&lower, &location))
 }
 
 fn open(place: &Place, lower: Tree, location: &Location, op: Op) -> Result<Project, ErrorBody> {

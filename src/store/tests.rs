@@ -1202,6 +1202,25 @@ fn a_holder_is_noted_wherever_it_is_mounted() {
     }
 }
 
+/// Whoever gave up would end the review, or refuse a person for no reason.
+#[test]
+fn a_command_without_a_mount_is_waited_for_and_a_daemon_is_not() {
+    for (mountpoint, is_waited_for) in [(None, true), (Some("/view".to_owned()), false)] {
+        let bench = Bench::new();
+        bench.store().write_holder(&HolderNote { pid: 7, mountpoint }).unwrap();
+        let take = || Lock::take(&bench.lower, &Location::default());
+        let held = take().unwrap();
+        let taken = std::thread::scope(|threads| {
+            let taking = threads.spawn(take);
+            // This polls: the one that waits has long given up, or will not.
+            std::thread::sleep(std::time::Duration::from_millis(1500));
+            drop(held);
+            taking.join().unwrap()
+        });
+        assert_eq!(taken.is_ok(), is_waited_for, "{taken:?}");
+    }
+}
+
 const AS_NOBODY: &str = "FETTLE_STORE_AS_NOBODY";
 
 #[test]

@@ -501,9 +501,13 @@ pub struct HolderNote {
     pub mountpoint: Option<String>,
 }
 
-/// How long to wait for the lock: a command that works without a mount has it for a moment, and must not keep a daemon
-/// from starting again.
+/// How long to wait for the lock where a daemon has it: one that ends needs a moment.
 const LOCK_WAIT: Duration = Duration::from_secs(1);
+/// The same where a command that works without a mount has it. Most need a moment, too.
+const COMMAND_WAIT: Duration = Duration::from_secs(5);
+/// The same in place of a daemon that died. The command may be hashing gigabytes that are held, and if no daemon came, the
+/// review would end.
+const RESTART_WAIT: Duration = Duration::from_secs(60);
 const LOCK_POLL: Duration = Duration::from_millis(10);
 
 /// An exclusive lock on the PROJECT directory itself, so that it holds wherever the state directory stands.
@@ -514,11 +518,15 @@ pub struct Lock(#[expect(dead_code, reason = "held, not used")] OwnedFd);
 impl Lock {
     pub fn take(lower: &Tree, location: &Location) -> Result<Self> {
         let fd = lower.open_at(&RelPath::root(), DIR_FLAGS).doing(|| "open the project".to_owned())?;
-        let deadline = Instant::now() + LOCK_WAIT;
+        let (begun, longest) = (Instant::now(), if location.known.is_some() { RESTART_WAIT } else { COMMAND_WAIT });
+        let may_wait = || {
+            let waited = begun.elapsed();
+            waited < LOCK_WAIT || waited < longest && !is_daemons(lower, location)
+        };
         loop {
             match fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(Self(fd)),
-                Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(LOCK_POLL),
+                Err(rustix::io::Errno::WOULDBLOCK) if may_wait() => std::thread::sleep(LOCK_POLL),
                 Err(rustix::io::Errno::WOULDBLOCK) => {
                     let holder = holder_of(lower, location);
                     return Err(Error::Locked { path: "the project".to_owned(), holder });
@@ -541,6 +549,11 @@ pub fn holder_note(lower: &Tree, location: &Location) -> Option<HolderNote> {
     let mut json = String::new();
     file.take(64 * 1024).read_to_string(&mut json).ok()?;
     serde_json::from_str(&json).ok()
+}
+
+/// True if the present holder is a daemon, or the last one was a daemon that died: one that ends removes its note.
+pub fn is_daemons(lower: &Tree, location: &Location) -> bool {
+    holder_note(lower, location).is_some_and(|note| note.mountpoint.is_some())
 }
 
 fn holder_of(lower: &Tree, location: &Location) -> String {
