@@ -186,6 +186,33 @@ fn what_landed_in_a_directory_that_somebody_took_away_since_is_told_as_foreign()
     assert!(bench.recover().unwrap().is_nothing());
 }
 
+/// Neither the steps nor the notes lead to where the directory is now.
+#[test]
+fn a_temporary_name_goes_though_somebody_renamed_its_directory() {
+    let stop: [fn(Landing<'_>); 2] = [
+        |landing| std::mem::forget(landing.promise(Epilogue::default()).unwrap()),
+        |landing| std::mem::forget(landing.promise(Epilogue::default()).unwrap().apply().unwrap()),
+    ];
+    for is_removal in [false, true] {
+        for stop in stop {
+            let mut bench = Bench::new();
+            let mut landing = deletion_of_the_only_file(&bench);
+            if !is_removal {
+                let (file, meta) = (bench.file("d/a"), bench.meta("d/a"));
+                let new = NewContent::File { file: &file, like: &file, meta };
+                landing = Landing::new(bench.store(), Durability::Cached);
+                landing.place(&bench.lower, &path("d/a"), Some(&meta), &new).unwrap();
+            }
+            stop(landing);
+            std::fs::rename(bench.path("d"), bench.path("e")).unwrap();
+            bench.recover().unwrap();
+            let left = std::fs::read_dir(bench.path("e")).unwrap().map(|entry| entry.unwrap().file_name());
+            assert!(!left.into_iter().any(|name| super::is_temp_name(&name)), "{is_removal}");
+            assert!(bench.recover().unwrap().is_nothing());
+        }
+    }
+}
+
 #[test]
 fn old_content_is_kept_when_an_outsider_takes_its_place_before_recovery() {
     let mut bench = Bench::new();

@@ -3,7 +3,7 @@
 //! After a kill the database knows all temporary names: what it says of a name is in the page cache before the name is
 //! made. A power cut leaves only those names and commits that had reached the disk. So the boot in which names are made
 //! is recorded first, durably, and forgotten at a clean end. Recovery that finds another boot looks for names everywhere,
-//! once.
+//! once. So does one that finds a directory gone in which a landing was under way: it may have another name by now.
 //!
 //! Rows and their upper files, too, survive a power cut only as far as they had reached the disk, even after a clean end,
 //! which syncs the rows and not the files. So the boot in which rows are written is noted before the first of them, in
@@ -74,6 +74,14 @@ impl Store {
             self.forget_boot(sweep.lower)?;
         }
         Ok(())
+    }
+
+    /// Has this recovery look for temporary names everywhere, as after a power cut, or the next one if it does not get there.
+    pub(in crate::store) fn note_strays(&self) -> Result<()> {
+        self.database.lock().write(|tx| {
+            tx.execute("INSERT OR REPLACE INTO setting (key, value) VALUES (?1, '')", [BOOT])?;
+            Ok(())
+        })
     }
 
     /// True if the machine has been booted anew since rows were last written. Only recovery may ask.

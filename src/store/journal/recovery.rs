@@ -154,6 +154,10 @@ impl Store {
         recovered: &mut Recovered,
     ) -> Result<impl Iterator<Item = Staged>> {
         let Reopened { mut staged, unreachable, gone } = reopen_all((self, lower, project), &intent.steps)?;
+        // The directory may have another name by now, and the step's temporary name in it.
+        if !unreachable.is_empty() || !gone.is_empty() {
+            self.note_strays()?;
+        }
         staged.iter_mut().try_for_each(|staged| staged.look_for_upper(self))?;
         let progress = staged.iter().map(Staged::progress).collect::<Result<Vec<_>>>()?;
         let paths = |wanted: Progress| {
