@@ -217,7 +217,13 @@ impl Store {
             if scope.moving.contains(&row.id) {
                 continue;
             }
-            let content = self.check_upper_file(found, row, &about)?;
+            let content = match self.check_upper_file(found, row, &about) {
+                Ok(content) => content,
+                Err(err) => {
+                    found.add(FaultKind::Upper, &about, err.to_string());
+                    continue;
+                }
+            };
             if let Some(held) = &row.held {
                 let unique = ids.insert(&held.id);
                 found.check(unique, FaultKind::Held, &held.id, || "names two held changes".to_owned());

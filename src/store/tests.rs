@@ -7,7 +7,7 @@ mod several;
 
 use std::fs::Permissions;
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::PathBuf;
 
 use super::disk::copied::Project;
@@ -1355,4 +1355,52 @@ fn an_entry_that_an_intent_alone_tells_of_keeps_its_number() {
     bench.recover().unwrap();
     assert_eq!(bench.store().load_upper().unwrap().len(), 1);
     assert_ne!(bench.store().reserve_upper(), id);
+}
+
+/// Gives what root has made to an ordinary user; what another user has made stays his. Returns whose it is.
+fn give_away(path: PathBuf) -> (u32, u32) {
+    const SOMEBODY: u32 = 65534;
+    if rustix::process::geteuid().is_root() {
+        chown(&path, Some(SOMEBODY), Some(SOMEBODY)).unwrap();
+    }
+    let given = std::fs::metadata(&path).unwrap();
+    (given.uid(), given.gid())
+}
+
+/// Else its owner could not read what root's session has kept.
+#[test]
+fn what_is_kept_belongs_to_whom_the_state_belongs_to() {
+    let bench = Bench::new();
+    let owner = give_away(bench.path(".fettle"));
+    std::fs::write(bench.path("a"), [7; 100_000]).unwrap();
+    let kept = bench.store().stage_content(&bench.file("a")).unwrap();
+    let kept = bench.meta(&format!(".fettle/content/{}", kept.digest));
+    assert_eq!(((kept.uid, kept.gid), kept.mode), (owner, 0o600));
+}
+
+/// By which a process knows that it is to be run.
+const UNREADABLE: &str = "FETTLE_STORE_UNREADABLE";
+
+#[test]
+fn an_upper_file_that_cannot_be_read_is_a_fault_beside_others() {
+    assert_passes_apart("store::tests::a_check_cannot_read_an_upper_file", (UNREADABLE, "1"));
+}
+
+/// Not a test by itself: what the one above starts.
+#[test]
+fn a_check_cannot_read_an_upper_file() {
+    if std::env::var_os(UNREADABLE).is_none() {
+        return;
+    }
+    let bench = Bench::new();
+    let id = bench.store().create_upper(0o600).unwrap().new.keep();
+    bench.save_new_row(id);
+    std::fs::write(bench.path(".fettle/content/left"), "left\n").unwrap();
+    let file = bench.path(&format!(".fettle/stage/{id}"));
+    std::fs::write(&file, "new\n").unwrap();
+    let _steps = Steps::watch(Trap::below(file, Calls::Reading, 1, Fate::AllFail(libc::EIO))).unwrap();
+    let (faults, _) = bench.store().check(&bench.lower, &Scope::default()).unwrap();
+    let found: Vec<_> = faults.iter().map(|fault| (fault.kind, fault.about.as_str())).collect();
+    assert_eq!(found, [(FaultKind::Upper, "a"), (FaultKind::Orphan, "content/left")]);
+    assert!(faults[0].message.contains("Input/output error"), "{}", faults[0].message);
 }

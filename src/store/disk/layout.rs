@@ -313,6 +313,12 @@ impl StateDirs {
         Ok(Place { dir: Arc::clone(&self.content), name: OsString::from(name) })
     }
 
+    /// Gives a file to whoever the state belongs to: root works in a user's project, too.
+    pub(in crate::store) fn give_to_owner(&self, place: &Place) -> io::Result<()> {
+        let state = Meta::of(self.state.as_fd())?;
+        place.give_owner(state.uid, state.gid)
+    }
+
     pub(in crate::store) fn write_holder(&self, note: &HolderNote) -> Result<()> {
         let json = serde_json::to_vec(note).map_err(io::Error::other).doing(|| "write holder.json".to_owned())?;
         let place = self.holder_place()?;
