@@ -1404,3 +1404,32 @@ fn a_check_cannot_read_an_upper_file() {
     assert_eq!(found, [(FaultKind::Upper, "a"), (FaultKind::Orphan, "content/left")]);
     assert!(faults[0].message.contains("Input/output error"), "{}", faults[0].message);
 }
+
+/// By which a process knows that it is to be run.
+const UMASK: &str = "FETTLE_STORE_UMASK";
+
+#[test]
+fn directories_made_anew_are_like_the_one_above_whoever_makes_them() {
+    assert_passes_apart("store::tests::a_landing_makes_directories_under_an_umask", (UMASK, "1"));
+}
+
+/// Not a test by itself: what the one above starts.
+#[test]
+fn a_landing_makes_directories_under_an_umask() {
+    if std::env::var_os(UMASK).is_none() {
+        return;
+    }
+    rustix::process::umask(crate::sys::Mode::from_raw_mode(0o077));
+    let bench = Bench::new();
+    for (dir, above, made) in [("d", 0o700, 0o755), ("shared", 0o2775, 0o2755)] {
+        std::fs::create_dir(bench.path(dir)).unwrap();
+        let (uid, gid) = give_away(bench.path(dir));
+        std::fs::set_permissions(bench.path(dir), Permissions::from_mode(above)).unwrap();
+        let mut landing = Landing::new(bench.store(), Durability::Cached);
+        landing.make_parents(&bench.lower, &path(&format!("{dir}/e/f/g"))).unwrap();
+        for name in ["e", "e/f"] {
+            let found = DirLooks::of(&bench.meta(&format!("{dir}/{name}")));
+            assert_eq!(found, DirLooks { mode: made, uid, gid }, "{dir}/{name}");
+        }
+    }
+}

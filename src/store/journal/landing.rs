@@ -289,7 +289,12 @@ impl<'a> Landing<'a> {
             let above = dir.parent().unwrap_or_default();
             missing.push(std::mem::replace(&mut dir, above));
         }
-        missing.iter().rev().try_for_each(|dir| self.make_noted(tree, dir).map(|_| ()))
+        missing.iter().rev().try_for_each(|dir| {
+            let place = self.make_noted(tree, dir)?;
+            // Like the directory above, whoever makes it and whatever his umask is.
+            let looks = Meta::of(place.dir.as_fd()).and_then(|above| DirLooks::of_new_in(&above).give(place));
+            looks.doing(|| format!("give {dir} its mode and owner"))
+        })
     }
 
     /// Makes a missing directory whose parent exists.

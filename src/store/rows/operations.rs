@@ -53,6 +53,11 @@ impl DirLooks {
         Self { mode: meta.mode, uid: meta.uid, gid: meta.gid }
     }
 
+    /// The looks of a directory that nobody has given any, in the directory `above`.
+    pub fn of_new_in(above: &Meta) -> Self {
+        Self { mode: 0o755 | above.mode & libc::S_ISGID, ..Self::of(above) }
+    }
+
     /// The looks of a directory at `place` that is about to go: its access list does not come back with it, and then
     /// lends the owning group nothing.
     pub fn of_going(place: &Place, meta: &Meta) -> std::io::Result<Self> {
