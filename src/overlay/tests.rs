@@ -153,14 +153,7 @@ impl Bench {
     fn remount(&mut self) -> Recovered {
         self.check_past();
         let external = self.overlay.take().map(|overlay| overlay.external_paths().unwrap());
-        let lower = Tree::open(&self.dir).unwrap();
-        let store = Store::open(&lower, &Location::default()).unwrap();
-        let flags = Layer::flags(self.flags.clone()).unwrap();
-        let source = RuleSource { flags, ..RuleSource::default() };
-        let policy = Policy::load(&lower, &source).unwrap();
-        let recovered = store.recover(&lower).unwrap();
-        let policy = policy.after(&recovered, &lower, &source).unwrap();
-        let overlay = Overlay::new(lower, store, policy, self.grants).unwrap();
+        let (overlay, recovered) = self.open_anew();
         // What nobody else has changed is not taken for that by who knows it from the log alone.
         overlay.begin_doubts().unwrap();
         for path in overlay.external_paths().unwrap() {
@@ -173,6 +166,17 @@ impl Bench {
         }
         self.overlay = Some(overlay);
         recovered
+    }
+
+    fn open_anew(&self) -> (Overlay, Recovered) {
+        let lower = Tree::open(&self.dir).unwrap();
+        let store = Store::open(&lower, &Location::default()).unwrap();
+        let flags = Layer::flags(self.flags.clone()).unwrap();
+        let source = RuleSource { flags, ..RuleSource::default() };
+        let policy = Policy::load(&lower, &source).unwrap();
+        let recovered = store.recover(&lower).unwrap();
+        let policy = policy.after(&recovered, &lower, &source).unwrap();
+        (Overlay::new(lower, store, policy, self.grants).unwrap(), recovered)
     }
 
     fn check_past(&self) {

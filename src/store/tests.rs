@@ -1433,3 +1433,15 @@ fn a_landing_makes_directories_under_an_umask() {
         }
     }
 }
+
+#[test]
+fn what_cannot_be_swept_keeps_nobody_from_starting() {
+    let mut bench = Bench::new();
+    let theirs = ["content/old", "stage/7/old"].map(|name| bench.path(&format!(".fettle/{name}")));
+    theirs.iter().for_each(|dir| std::fs::create_dir_all(dir).unwrap());
+    assert!(bench.recover().unwrap().is_nothing());
+    assert!(theirs.iter().all(|dir| dir.is_dir()));
+    let (faults, _) = bench.store().check(&bench.lower, &Scope::default()).unwrap();
+    let found: Vec<_> = faults.iter().map(|fault| (fault.kind, fault.about.as_str())).collect();
+    assert_eq!(found, [(FaultKind::Orphan, "content/old"), (FaultKind::Orphan, "stage/7")]);
+}

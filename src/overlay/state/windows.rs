@@ -153,8 +153,8 @@ impl Overlay {
         };
         let landings = self.store.recent_landings(age_max)?;
         for mut landing in landings {
-            let there = self.lower.stat(&landing.path).doing(|| format!("stat {}", landing.path))?;
-            if self.has_gone_back(&landing, there.as_ref())? {
+            let there = self.seen_at(&landing.path);
+            if self.has_gone_back(&landing, there.as_ref()) {
                 // The window stays here, with the copy if there is one.
                 let Some(copy) = &there else { continue };
                 landing.note.file = Some(inode(&copy.stamp()));
@@ -171,22 +171,29 @@ impl Overlay {
 
     /// True if what landed has its first name again, the window was not opened there, and `there` is something else: see
     /// `moved_back`.
-    fn has_gone_back(&self, landing: &RecentLanding, there: Option<&Meta>) -> Result<bool> {
-        let Some(file) = landing.note.file else { return Ok(false) };
+    fn has_gone_back(&self, landing: &RecentLanding, there: Option<&Meta>) -> bool {
+        let Some(file) = landing.note.file else { return false };
         let is_it = |there: &Meta| inode(&there.stamp()) == file;
-        let is_at = |path: &RelPath| -> Result<bool> {
-            Ok(self.lower.stat(path).doing(|| format!("stat {path}"))?.as_ref().is_some_and(is_it))
-        };
-        if there.is_some_and(is_it) || is_at(landing.opened_at())? {
-            return Ok(false);
+        let is_at = |path: &RelPath| self.seen_at(path).as_ref().is_some_and(is_it);
+        if there.is_some_and(is_it) || is_at(landing.opened_at()) {
+            return false;
         }
         let known = self.state.lock().past.get(&landing.path).cloned();
         match known {
             Some(Known { from: Some(from), .. }) => is_at(&from),
             // Nothing is left here.
-            Some(Known { put_back, went, .. }) => Ok(put_back && went.is_none()),
-            None => Ok(false),
+            Some(Known { put_back, went, .. }) => put_back && went.is_none(),
+            None => false,
         }
+    }
+
+    /// Returns what is at a path, or `None` also where one may not look, which must not make a start fail: the window of a
+    /// file goes on once the file is seen again, as by another name.
+    fn seen_at(&self, path: &RelPath) -> Option<Meta> {
+        self.lower.stat(path).unwrap_or_else(|err| {
+            log::error!("look at {path}, to go on with its window: {err}");
+            None
+        })
     }
 
     /// A file that landed by one of its names goes on by another: it is the same change, judged against the same content.

@@ -1,6 +1,9 @@
 //! Windows that a killed daemon had open: the next one goes on with them (SPEC §4.6).
 
+use std::os::unix::fs::PermissionsExt;
+
 use super::*;
+use crate::sys::steps;
 
 /// Of a file of a hundred lines twenty may change at once.
 fn bench(window: &str) -> Bench {
@@ -276,4 +279,33 @@ fn a_new_file_that_replaces_another_while_it_is_open_is_new_no_more() {
     outlast_the_window();
     write_through(&bench, made.handle, &marked(60));
     assert_eq!((bench.held().len(), bench.lower("a")), (1, Some(marked(5))));
+}
+
+/// By which a process knows that it is to be run.
+const AS_NOBODY: &str = "FETTLE_WINDOWS_AS_NOBODY";
+
+#[test]
+fn what_landed_and_cannot_be_looked_at_keeps_nobody_from_starting() {
+    steps::assert_passes_as_nobody("overlay::tests::windows::a_start_may_not_look", (AS_NOBODY, "1"));
+}
+
+/// Not a test by itself: what the one above starts.
+#[test]
+fn a_start_may_not_look() {
+    if std::env::var_os(AS_NOBODY).is_none() {
+        return;
+    }
+    steps::become_nobody().unwrap();
+    let mut bench = Bench::with(&[(Key::Window, "session")]);
+    bench.put("d/a", &lines(100));
+    bench.save("d/a", &changed(100, 15));
+    let give_mode = |bench: &Bench, mode| {
+        std::fs::set_permissions(bench.lower_path("d"), PermissionsExt::from_mode(mode)).unwrap();
+    };
+    bench.overlay = None;
+    give_mode(&bench, 0);
+    bench.overlay = Some(bench.open_anew().0);
+    give_mode(&bench, 0o755);
+    bench.save("d/a", &changed(100, 30));
+    assert_eq!(bench.held().len(), 1, "it goes on with its window");
 }

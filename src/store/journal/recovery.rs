@@ -318,8 +318,7 @@ impl Store {
             self.load_upper()?.iter().filter(|row| row.what != What::Whiteout).map(|row| row.id).collect();
         let mut swept = 0;
         for id in self.dirs.stage_files()?.into_iter().filter(|id| !owned.contains(id)) {
-            self.dirs.remove_stage_file(id)?;
-            swept += 1;
+            swept += usize::from(told_if_it_stays(self.dirs.remove_stage_file(id))?.is_some());
         }
         Ok(swept)
     }
@@ -382,8 +381,7 @@ impl Store {
         for name in self.dirs.content_files()? {
             let known = Digest::parse(&name).map_or(Ok(false), |digest| self.has_content(digest))?;
             if !known {
-                content::remove_file(&self.dirs, &name)?;
-                swept += 1;
+                swept += usize::from(told_if_it_stays(content::remove_file(&self.dirs, &name))?.is_some());
             }
         }
         Ok(swept)
