@@ -1445,3 +1445,19 @@ fn what_cannot_be_swept_keeps_nobody_from_starting() {
     let found: Vec<_> = faults.iter().map(|fault| (fault.kind, fault.about.as_str())).collect();
     assert_eq!(found, [(FaultKind::Orphan, "content/old"), (FaultKind::Orphan, "stage/7")]);
 }
+
+#[test]
+fn room_that_was_kept_for_a_long_log_is_given_back_once_the_log_is_short() {
+    let bench = Bench::new();
+    let room = || bench.meta(".fettle/reserve").size;
+    let least = room();
+    bench.store().reserve.cover(1 << 20);
+    assert_eq!(room(), least + (1 << 20));
+    // As a call that comes while the log is being moved.
+    bench.store().checkpointer.look();
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while room() > least {
+        assert!(std::time::Instant::now() < until, "it was never given back");
+        std::thread::yield_now();
+    }
+}

@@ -161,6 +161,7 @@ impl Bell {
             };
             if log_bytes < LOG_BYTES_MIN || halt.is_halted() {
                 // The call came while the log was being moved, or the log stays for the next start.
+                self.reserve.cover(0);
                 return Ok(());
             }
             self.reserve.cover(log_bytes);

@@ -109,19 +109,17 @@ impl Reserve {
 
     /// True if the reserve is as large as it should be, or never will be.
     pub fn is_whole(&self) -> bool {
-        self.has_bytes.load(Ordering::Relaxed) >= self.wanted() || self.is_refused.load(Ordering::Relaxed)
-    }
-
-    /// Takes what there is space for again, unless a thread writes in it.
-    pub fn refill(&self) {
-        if let Some(_in_use) = self.try_enter() {
-            self.take();
-        }
+        self.has_bytes.load(Ordering::Relaxed) == self.wanted() || self.is_refused.load(Ordering::Relaxed)
     }
 
     /// From now on reserves space for moving a log of that length, too. A log that has been moved needs none.
     pub fn cover(&self, log_bytes: u64) {
         self.log_bytes.store(log_bytes, Ordering::Relaxed);
+        self.refill();
+    }
+
+    /// Takes what is missing as far as there is space, or gives back what is too much, unless a thread writes in it.
+    pub fn refill(&self) {
         let Some(_in_use) = self.try_enter() else { return };
         if self.has_bytes.load(Ordering::Relaxed) > self.wanted()
             && let Err(err) = self.shrink(self.wanted())

@@ -44,3 +44,18 @@ fn who_works_in_the_room_is_let_into_it_again() {
     });
     is_done.recv_timeout(HANG).expect("it ends, and well");
 }
+
+#[test]
+fn what_is_too_much_is_given_back_once_nobody_works_in_the_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let reserve = Reserve::open(File::open(dir.path()).unwrap().into());
+    let room = || std::fs::metadata(dir.path().join(NAME)).unwrap().len();
+    reserve.cover(PIECE_BYTES);
+    assert!(reserve.is_whole() && room() == RESERVE_BYTES + PIECE_BYTES);
+    let in_use = reserve.enter();
+    std::thread::scope(|threads| threads.spawn(|| reserve.cover(0)).join().unwrap());
+    assert!(!reserve.is_whole());
+    drop(in_use);
+    reserve.refill();
+    assert!(reserve.is_whole() && room() == RESERVE_BYTES);
+}
