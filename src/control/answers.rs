@@ -275,8 +275,13 @@ pub fn removed(project: &Project) -> Removed {
         return Removed { told: Some(told.to_owned()), is_lost: true };
     }
     match store.database_removed() {
+        Some(store::Removed::Lost) => Removed { told: store.halted(), is_lost: true },
+        Some(store::Removed::WrittenAnew) | None if store.is_stage_removed() => {
+            let told = "the directory of held content was removed, and what was held with it; unmount, and mount again";
+            Removed { told: Some(told.to_owned()), is_lost: true }
+        }
+        Some(store::Removed::WrittenAnew) => Removed { told: store.halted(), is_lost: false },
         None => Removed::default(),
-        Some(removed) => Removed { told: store.halted(), is_lost: removed == store::Removed::Lost },
     }
 }
 

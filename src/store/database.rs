@@ -9,6 +9,7 @@ pub(super) mod unsynced;
 
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use parking_lot::Condvar;
@@ -16,7 +17,7 @@ use rusqlite::Connection;
 use rustix::fs::StatVfsMountFlags;
 
 use super::database::halt::Halt;
-use super::disk::layout::StateDirs;
+use super::disk::layout::{StateDirs, is_removed};
 use super::journal::fulfilment::{Going, Waiting};
 use super::rows::upper::UpperId;
 use super::{Context, Error, Result};
@@ -24,6 +25,7 @@ use crate::model::{Digest, InodeKey};
 use crate::store::journal::intent;
 use crate::store::rows::events;
 use crate::sys::sqlite::{self, LogMover, OpenError, Transaction};
+use crate::sys::tree::Place;
 
 /// Raised when a table or its rows change their meaning. Other versions are refused, not guessed at: rows up to version 4
 /// do not say whether their base was a symlink, and version 5 knows no directories, so that a program of that time would
@@ -131,6 +133,8 @@ pub struct Database {
     /// The inodes of the database and its log when it was opened.
     files: [Option<InodeKey>; 2],
     removed: Option<Removed>,
+    /// The directory of upper content, and the name of the state.
+    beside: (Arc<OwnedFd>, Place),
 }
 
 /// After a failed sync the log, or what was moved of it, may not be on disk. So the log is kept, and the next start moves
@@ -187,6 +191,7 @@ impl Database {
             note_made(&connection).map_err(|err| failed(&connection, err.into()))?;
         }
         let committed = Arc::default();
+        let beside = (dirs.stage_dir(), dirs.instance_place()?);
         let mut database = Self {
             connection,
             upper_next: 1,
@@ -202,6 +207,7 @@ impl Database {
             log: None,
             files: Default::default(),
             removed: None,
+            beside,
         };
         database.files = database.connection.files().doing(opening)?;
         database.upper_next = database.first_free_upper(dirs)?;
@@ -377,6 +383,8 @@ impl Database {
     fn write_anew(&mut self, [database, log]: [Option<InodeKey>; 2]) -> Removed {
         let what = "the state database was removed or replaced";
         let written = match database {
+            // The rows would tell of files that are gone, or that the next start does not find.
+            None if self.is_alone() => Err("the files beside it were removed, too".to_owned()),
             None => self.connection.write_anew().map_err(|err| err.to_string()),
             Some(_) if database == self.files[0] && log.is_none() => {
                 self.connection.empty_log().map_err(|err| err.to_string())
@@ -394,6 +402,12 @@ impl Database {
                 Removed::Lost
             }
         }
+    }
+
+    /// True if what the rows tell of has gone as well.
+    fn is_alone(&self) -> bool {
+        let (stage, instance) = &self.beside;
+        is_removed(stage.as_fd()) || instance.stat().is_ok_and(|instance| instance.is_none())
     }
 
     /// Reserves `bytes` more of disk space for the log, as far as there is any.

@@ -28,6 +28,7 @@ mod tests;
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -228,7 +229,12 @@ impl Store {
 
     /// True if the state directory was removed, with everything in it.
     pub fn is_removed(&self) -> bool {
-        Meta::of(self.dirs.state()).is_ok_and(|meta| meta.links == 0)
+        disk::layout::is_removed(self.dirs.state())
+    }
+
+    /// True if the directory of upper content was removed, with everything in it.
+    pub fn is_stage_removed(&self) -> bool {
+        disk::layout::is_removed(self.dirs.stage_dir().as_fd())
     }
 
     /// Returns what became of the open database if its files were removed or replaced.

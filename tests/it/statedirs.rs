@@ -244,6 +244,35 @@ fn a_database_that_is_removed_under_a_view_is_told_and_what_was_held_is_kept_whe
     }
 }
 
+/// Else the next mount would hide what the rows tell of: the files that have it are gone.
+#[test]
+fn a_state_directory_that_is_emptied_under_a_view_is_told_as_lost_and_hides_nothing() {
+    for removal in ["rm -rf ./*", "rm -r fettle.db* stage", "rm -r stage"] {
+        let scratch = mounted_scratch!();
+        scratch.write("a", lines(200));
+        let view = scratch.mount_at("view");
+        view.write("a", rewritten());
+        let state = scratch.project().join(".fettle");
+        let removed = scratch.command("sh").current_dir(&state).args(["-c", removal]).status();
+        assert!(removed.expect("a shell").success());
+        let status = view.cli(&["status"]).ok().stdout;
+        assert!(status.contains("what was held"), "{removal}: {status}");
+        let unmounted = scratch.fettlefs().arg("unmount").arg(view.root()).output().expect("it runs");
+        let unmounted = Output::from(unmounted).ok().stdout;
+        assert!(
+            unmounted.contains("what was held") && !unmounted.contains("Held for review"),
+            "{removal}: {unmounted}"
+        );
+        eventually("the daemon is gone", || scratch.daemons().is_empty());
+        if removal != "rm -r stage" {
+            let view = scratch.mount_at("view");
+            assert_eq!(view.read("a"), lines(200), "{removal}");
+            view.cli(&["fsck"]).ok();
+            view.unmount();
+        }
+    }
+}
+
 #[test]
 fn what_is_saved_after_the_database_was_removed_is_kept_or_refused() {
     for removal in ["rm fettle.db", "rm fettle.db-wal", "rm fettle.db fettle.db-wal"] {

@@ -331,10 +331,20 @@ impl StateDirs {
         self.holder_place()?.remove().doing(|| format!("remove {}/{HOLDER}", self.description))
     }
 
+    /// Returns the place of the file by whose content the state is known.
+    pub(in crate::store) fn instance_place(&self) -> Result<Place> {
+        instance_place(&self.state)
+    }
+
     fn holder_place(&self) -> Result<Place> {
         let dir = self.state.try_clone().doing(|| "duplicate a descriptor".to_owned())?;
         Ok(Place { dir: dir.into(), name: HOLDER.into() })
     }
+}
+
+/// True if somebody has removed the directory, with everything in it.
+pub(in crate::store) fn is_removed(dir: BorrowedFd<'_>) -> bool {
+    Meta::of(dir).is_ok_and(|meta| meta.links == 0)
 }
 
 fn open_state(lower: &Tree, location: &Location, description: &str) -> Result<OwnedFd> {
