@@ -451,26 +451,24 @@ impl Overlay {
         }
         self.store.vitally(|| self.store.end_session(&draft))?;
         self.store.forget_uses();
-        // Computed before the purge, which may use the reserved room: taking `state` then could mean waiting for a thread
-        // that waits for that room.
-        let (limits, needed) = (self.policy().settings.backups, self.needed_content());
-        self.store.vitally(|| self.store.purge(&limits, &needed))?;
-        self.store.vitally(|| self.store.rotate_events(LOG_BYTES_MAX))?;
+        self.purge()?;
         self.store.vitally(|| self.store.forget_boot(&self.lower))?;
         Ok(self.store.vitally(|| self.store.checkpoint())?)
     }
 
     /// Removes backups that are past a limit, then events that are. Other requests go on meanwhile.
     pub fn purge(&self) -> Result<usize> {
-        let limits = self.policy().settings.backups;
-        let gone = self.store.purge(&limits, &self.needed_content())?;
-        self.store.rotate_events(LOG_BYTES_MAX)?;
+        // Computed before the purge, which may use the reserved room: taking `state` then could mean waiting for a thread
+        // that waits for that room.
+        let (limits, needed) = (self.policy().settings.backups, self.needed_content());
+        let gone = self.store.vitally(|| self.store.purge(&limits, &needed))?;
+        self.store.vitally(|| self.store.rotate_events(LOG_BYTES_MAX))?;
         Ok(gone)
     }
 
     /// Purges from time to time, until the session ends.
     pub fn purge_until_the_end(&self) {
-        while self.store.wait_for_purge() {
+        while self.store.wait_for_purge(&self.policy().settings.backups) {
             if let Err(err) = self.purge() {
                 log::error!("let old backups go: {err}");
             }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::model::BackupKind;
 use crate::policy::settings::BackupLimits;
+use crate::sys::steps;
 
 /// Nothing is kept for its own sake.
 const NOTHING: BackupLimits = BackupLimits { age_max: None, per_path_max: 0, quota_bytes: 0 };
@@ -206,4 +207,26 @@ fn what_was_discarded_and_what_was_rolled_back_can_be_rolled_back_to() {
     assert_eq!(bench.lower("a"), Some(changed(100, 60)));
     bench.view().rollback(&[newest(BackupKind::RolledBack)], &RollbackHow::default()).unwrap();
     assert_eq!(bench.lower("a"), Some(lines(100)));
+}
+
+/// By which a process knows that it is to be run.
+const FULL: &str = "FETTLE_PURGE_FULL";
+
+#[test]
+fn backups_go_although_the_disk_is_full() {
+    steps::assert_passes_apart("overlay::tests::purge::a_purge_has_no_room", (FULL, "1"));
+}
+
+/// Not a test by itself: what the one above starts.
+#[test]
+fn a_purge_has_no_room() {
+    if std::env::var_os(FULL).is_none() {
+        return;
+    }
+    let bench = Bench::with(&[(Key::BackupsPerPath, "2")]);
+    bench.put("a", "first\n");
+    save_often(&bench, 6);
+    let _full = bench.fill_disk();
+    assert_eq!(bench.view().purge().unwrap(), 4);
+    assert_eq!(bench.contents(), ["edit 4\n", "edit 3\n"]);
 }

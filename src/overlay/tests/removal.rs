@@ -381,11 +381,13 @@ fn write_at(bench: &Bench, flags: i32, bytes: &[u8]) -> HandleId {
 /// By which a process knows what is done, on a full disk, to what could not be judged.
 const LEFT: &str = "FETTLE_REMOVAL_LEFT";
 
-fn fill_disk(bench: &Bench) -> Steps {
-    let state = bench.lower_path(".fettle");
-    let (reserve, area) = (Some(state.join("reserve")), Area::Below { dir: state, but: None });
-    let full = Trap { calls: Calls::Growing, area, at: 1, fate: steps::Fate::AllFail(libc::ENOSPC), reserve };
-    Steps::watch(full).unwrap()
+impl Bench {
+    pub(super) fn fill_disk(&self) -> Steps {
+        let state = self.lower_path(".fettle");
+        let (reserve, area) = (Some(state.join("reserve")), Area::Below { dir: state, but: None });
+        let full = Trap { calls: Calls::Growing, area, at: 1, fate: steps::Fate::AllFail(libc::ENOSPC), reserve };
+        Steps::watch(full).unwrap()
+    }
 }
 
 /// Neither the close nor the release has room to judge it.
@@ -413,7 +415,7 @@ fn what_could_not_be_judged_is_kept() {
     let handle = bench.open_for_save("a");
     bench.view().write(handle, 0, new.as_bytes()).unwrap();
 
-    let steps = fill_disk(&bench);
+    let steps = bench.fill_disk();
     close_in_vain(&bench, handle);
     if how.ends_with("room") {
         steps.relent();
@@ -446,7 +448,7 @@ fn what_was_emptied_is_written_in_vain() {
     let bench = Bench::new();
     bench.put("a", &lines(100));
     let handle = bench.open_for_save("a");
-    let steps = fill_disk(&bench);
+    let steps = bench.fill_disk();
     assert_eq!(bench.view().write(handle, 0, b"new\n").unwrap_err().code(), libc::ENOSPC);
     steps.relent();
     bench.close(handle);
@@ -474,7 +476,7 @@ fn what_could_not_be_judged_where_another_file_was_is_kept() {
     let handle = bench.open_for_save("a");
     bench.view().write(handle, 0, new.as_bytes()).unwrap();
 
-    let steps = fill_disk(&bench);
+    let steps = bench.fill_disk();
     close_in_vain(&bench, handle);
     assert_eq!(bench.view().unjudged(), [WritingNow { path: RelPath::parse("a".as_bytes()).unwrap(), pid: 0 }]);
     bench.unlink("a");

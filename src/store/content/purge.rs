@@ -35,7 +35,7 @@ const PURGE_PAUSE: Duration = Duration::from_secs(30);
 
 /// If this much was kept, a limit may be passed: more backups than one path may have, or a sixteenth of the quota.
 const KEPT_MAX: u64 = 128;
-const KEPT_BYTES_MAX: u64 = 64 << 20;
+const KEPT_OF_QUOTA: u64 = 16;
 
 /// This many events are a tenth of what the log may have.
 const RECORDED_MAX: u64 = 4096;
@@ -61,6 +61,8 @@ struct KeptSince {
     backups: u64,
     bytes: u64,
     events: u64,
+    /// This many bytes are much.
+    bytes_max: u64,
     /// The next purge does not begin before this.
     earliest: Option<Instant>,
     is_ending: bool,
@@ -68,7 +70,7 @@ struct KeptSince {
 
 impl KeptSince {
     fn is_much(&self) -> bool {
-        self.backups >= KEPT_MAX || self.bytes >= KEPT_BYTES_MAX || self.events >= RECORDED_MAX
+        self.backups >= KEPT_MAX || self.bytes >= self.bytes_max || self.events >= RECORDED_MAX
     }
 }
 
@@ -106,8 +108,9 @@ impl Store {
     }
 
     /// Sleeps until a purge is worth its while. Returns false if there will be none any more.
-    pub fn wait_for_purge(&self) -> bool {
+    pub fn wait_for_purge(&self, limits: &BackupLimits) -> bool {
         let mut kept = self.purging.kept.lock();
+        kept.bytes_max = (limits.quota_bytes / KEPT_OF_QUOTA).max(1);
         let until = Instant::now() + PURGE_INTERVAL;
         let earliest = kept.earliest.unwrap_or_else(Instant::now);
         while !kept.is_ending && !self.purging.due.wait_until(&mut kept, earliest).timed_out() {}

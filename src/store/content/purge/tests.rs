@@ -71,3 +71,22 @@ fn fill(dir: &Path) -> Steps {
     let area = Area::Below { dir: dir.to_owned(), but: None };
     Steps::watch(Trap { calls: Calls::Growing, area, at: 1, fate: Fate::AllFail(libc::ENOSPC), reserve: None }).unwrap()
 }
+
+#[test]
+fn a_purge_is_due_when_a_sixteenth_of_the_quota_has_been_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let lower = Tree::open(dir.path()).unwrap();
+    let store = Store::open(&lower, &Location::default()).unwrap();
+    let limits = BackupLimits { age_max: None, per_path_max: 100, quota_bytes: 16 << 20 };
+    let (due, is_due) = mpsc::channel();
+    std::thread::scope(|threads| {
+        let store = &store;
+        threads.spawn(move || due.send(store.wait_for_purge(&limits)).unwrap());
+        store.purging.note_kept(1, (1 << 20) - 1);
+        is_due.recv_timeout(Duration::from_millis(200)).expect_err("it is not much yet");
+        store.purging.note_kept(1, 1);
+        let waited = is_due.recv_timeout(HANG);
+        store.end_purges();
+        assert!(waited.expect("it is much"));
+    });
+}
