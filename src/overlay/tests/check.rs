@@ -21,7 +21,7 @@ fn kinds(bench: &Bench) -> Vec<FaultKind> {
 }
 
 /// Runs a statement on the database of a project that nobody has open, and opens it. Gives how many rows it changed.
-fn run_sql(bench: &mut Bench, statement: &str) -> usize {
+pub(super) fn run_sql(bench: &mut Bench, statement: &str) -> usize {
     bench.overlay = None;
     let state = std::fs::File::open(bench.lower_path(".fettle")).unwrap();
     let database = crate::sys::sqlite::open_database(std::os::fd::AsFd::as_fd(&state), "fettle.db").unwrap();

@@ -210,3 +210,18 @@ fn a_rollback_knows_an_edit_though_the_log_begins_after_what_was_edited() {
     let landed = bench.view().store().last_landed(&[RelPath::parse(b"a").unwrap()].into()).unwrap();
     assert!(landed.is_empty(), "{landed:?}");
 }
+
+#[test]
+fn what_became_of_an_id_stays_although_the_clock_was_ahead_before() {
+    let mut bench = Bench::new();
+    bench.fill_log(8 << 10);
+    let ahead = "UPDATE event SET row = json_set(row, '$.time', '2100-01-01T00:00:00Z')";
+    check::run_sql(&mut bench, ahead);
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 60));
+    let id = bench.only_id();
+    bench.view().discard(std::slice::from_ref(&id), &HOW.review).unwrap();
+    assert!(bench.view().store().rotate_events(8 << 10).unwrap() > 0);
+    assert!(bench.events()[0].time > jiff::Timestamp::now(), "the oldest is of that time");
+    assert!(bench.view().store().verdict(&id).unwrap().is_some());
+}

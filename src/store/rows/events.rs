@@ -290,10 +290,14 @@ impl Store {
         Ok(gone)
     }
 
-    /// Returns the time of the oldest event that is left, in milliseconds.
-    pub(super) fn oldest_event(&self) -> Result<Option<i64>> {
-        let oldest = self.read_events("TRUE ORDER BY seq LIMIT 1", [])?;
-        Ok(oldest.first().map(|event| event.time.as_millisecond()))
+    /// Returns the earliest time of an event that is left, in milliseconds. It need not be that of the oldest event: the
+    /// clock may have been ahead when that was recorded.
+    pub(super) fn earliest_event(&self) -> Result<Option<i64>> {
+        let query = "SELECT seq, row FROM event WHERE row != '' AND seq > ?1 ORDER BY seq LIMIT ?2";
+        let times = self.in_pieces(query, 0, |_: &i64, row: &String| {
+            Ok(parse_row::<Event>(row, self.dirs.describe())?.time.as_millisecond())
+        })?;
+        Ok(times.into_iter().min())
     }
 
     fn measure_events(&self) -> Result<u64> {

@@ -48,7 +48,7 @@ impl Store {
 
     /// Forgets what became of ids whose events are gone, except for what leads to a change that still waits.
     pub(super) fn forget_verdicts(&self) -> Result<()> {
-        let Some(since) = self.oldest_event()? else { return Ok(()) };
+        let Some(since) = self.earliest_event()? else { return Ok(()) };
         let leads_on = self.ids_that_lead_on()?;
         let old = {
             let database = self.reading()?;
