@@ -121,6 +121,27 @@ impl Adapter {
         (turn, done)
     }
 
+    /// For requests that seldom last: answered at once, as by [`Self::now`], unless `ask` would have to wait for others or
+    /// for much content. Then what `again` returns asks the same, as by [`Self::lasting`].
+    fn in_haste<T, Again: FnOnce(&View) -> Result<T> + Send + 'static>(
+        &self,
+        req: &Request,
+        reply: impl Answer<T>,
+        op: &'static str,
+        ask: impl FnOnce(&View) -> Result<T>,
+        again: impl FnOnce() -> Again,
+    ) {
+        let asker = asker(req);
+        let _turn = self.readers.serve(asker);
+        match self.door.attempt_in_haste(op, ask) {
+            Some(done) => {
+                self.readers.will_answer(asker);
+                reply.answer(done);
+            }
+            None => self.hand_over(asker, &self.lasting, reply, op, again()),
+        }
+    }
+
     /// For requests that may wait for a copy, a diff, an fsync or a permission program.
     fn lasting<T>(
         &self,
@@ -153,6 +174,17 @@ impl Adapter {
     ) {
         let asker = asker(req);
         let _turn = self.readers.serve(asker);
+        self.hand_over(asker, workers, reply, op, ask);
+    }
+
+    fn hand_over<T>(
+        &self,
+        asker: Asker,
+        workers: &Workers,
+        reply: impl Answer<T>,
+        op: &'static str,
+        ask: impl FnOnce(&View) -> Result<T> + Send + 'static,
+    ) {
         let (door, readers) = (self.door.clone(), self.readers.clone());
         workers.off_path(move || {
             let done = door.attempt(op, ask);
@@ -305,7 +337,7 @@ impl Filesystem for Adapter {
         let ask = move |view: &View| view.open(ino, flags, &caller);
         match node(ino) {
             Whose::Overlay(_) if may_write(flags) => self.lasting(req, reply, "open", ask),
-            Whose::Overlay(_) => self.now(req, reply, "open", ask),
+            Whose::Overlay(_) => self.in_haste(req, reply, "open", ask, || ask),
             Whose::Desk(_) => self.at_desk(req, reply, "open", ask),
         }
     }
@@ -345,8 +377,19 @@ impl Filesystem for Adapter {
         let caller = caller(req);
         match open_file(handle) {
             Whose::Overlay(handle) => {
-                let from = Source::of(write_flags, &caller);
-                self.now(req, reply, "write", |view| view.write(handle, offset, data, flags, from));
+                let write = move |view: &View, data: &[u8]| {
+                    view.write(handle, offset, data, flags, Source::of(write_flags, &caller))
+                };
+                self.in_haste(
+                    req,
+                    reply,
+                    "write",
+                    |view| write(view, data),
+                    || {
+                        let data = data.to_owned();
+                        move |view: &View| write(view, &data)
+                    },
+                );
             }
             Whose::Desk(handle) => {
                 let data = data.to_owned();
@@ -443,7 +486,16 @@ impl Filesystem for Adapter {
     }
 
     fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        self.now(req, reply, "getxattr", |view| view.get_xattr(ino, name, size));
+        self.in_haste(
+            req,
+            reply,
+            "getxattr",
+            |view| view.get_xattr(ino, name, size),
+            || {
+                let name = name.to_owned();
+                move |view: &View| view.get_xattr(ino, &name, size)
+            },
+        );
     }
 
     fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {

@@ -8,6 +8,7 @@ use fuser::Errno;
 use super::listing::Listings;
 use super::view::View;
 use crate::overlay;
+use crate::sys::haste::in_haste;
 
 pub struct Door {
     pub view: View,
@@ -15,6 +16,15 @@ pub struct Door {
 }
 
 impl Door {
+    /// As [`Self::attempt`], on a thread that must not be kept: returns `None` if the answer would last.
+    pub fn attempt_in_haste<T>(
+        &self,
+        op: &'static str,
+        ask: impl FnOnce(&View) -> overlay::Result<T>,
+    ) -> Option<Result<T, Errno>> {
+        self.attempt(op, |view| in_haste(|| ask(view))).transpose()
+    }
+
     /// Asks the view. A panic answers EIO and stops all writing: no invariant can be relied on after it.
     pub fn attempt<T>(&self, op: &'static str, ask: impl FnOnce(&View) -> overlay::Result<T>) -> Result<T, Errno> {
         self.view.note_request(op);

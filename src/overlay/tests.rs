@@ -11,6 +11,7 @@ mod durable;
 mod faults;
 mod findings;
 mod goes;
+mod haste;
 mod hunks;
 mod ids;
 mod inodes;

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use super::haste;
+
 /// The kernel takes a lease away after 45 s, unless it was set to another time.
 const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(60);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
@@ -51,7 +53,8 @@ pub fn wait_for_lease<T>(open: impl Fn() -> Result<T, Errno>) -> Result<T, Errno
     loop {
         match open() {
             Err(Errno::AGAIN)
-                if *give_up.get_or_insert_with(|| Instant::now() + GIVEN_BACK_WITHIN) > Instant::now() =>
+                if haste::may_last().is_ok()
+                    && *give_up.get_or_insert_with(|| Instant::now() + GIVEN_BACK_WITHIN) > Instant::now() =>
             {
                 std::thread::sleep(LOOK_AGAIN);
             }

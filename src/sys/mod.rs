@@ -9,6 +9,7 @@ pub mod daemon;
 pub mod file;
 pub mod foreground;
 pub mod guard;
+pub mod haste;
 pub mod inherited;
 pub mod isolation;
 pub mod job;

@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use crate::harness::{Scratch, View, mounted_scratch};
+use crate::harness::{Output, Scratch, View, mounted_scratch};
 
 const DIRS: [&str; 2] = ["judged", "target"];
 const FILES: usize = 4;
@@ -254,4 +254,45 @@ fn unmounted_as_shown(scratch: &Scratch, view: View<'_>) {
     view.cli(&["confirm", "--all", "--yes"]).ok();
     view.unmount();
     assert!(shown(&scratch.project()) == want, "the project is not what the view was");
+}
+
+/// More files than there are threads that read requests, each kept from being opened by somebody else.
+#[test]
+fn who_opens_what_others_keep_for_themselves_waits_alone() {
+    let scratch = mounted_scratch!();
+    let names: Vec<String> = (0..12).map(|file| format!("f{file}")).collect();
+    names.iter().for_each(|name| scratch.write(name, "old\n"));
+    let view = scratch.mount();
+    // Only what fettlefs has put somewhere can be changed by others.
+    names.iter().for_each(|name| view.write(name, "landed\n"));
+    let script = r#"
+import signal
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+below, names = sys.argv[1], sys.argv[2:]
+def kept(name):
+    fd = os.open(f"{below}/{name}", os.O_RDWR)
+    os.pwrite(fd, b"edited\n", 0)
+    while True:
+        # The daemon may be looking at the edit.
+        try: fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        except BlockingIOError: time.sleep(.01)
+        else: return fd
+def is_asked_for(fd):
+    return fcntl.fcntl(fd, fcntl.F_GETLEASE) != fcntl.F_WRLCK
+for ask in get, lambda name: os.getxattr(name, "user.fettle.externally_modified"):
+    leases, answers = [kept(name) for name in names], []
+    waiting = [threading.Thread(target=lambda name=name: answers.append(ask(name))) for name in names]
+    for thread in waiting: thread.start()
+    began = time.monotonic()
+    while not all(map(is_asked_for, leases)) and time.monotonic() < began + 20: time.sleep(.01)
+    asked = list(map(is_asked_for, leases))
+    if all(asked): raises("ENOENT", os.stat, "unrelated")
+    assert not answers, answers
+    for fd in leases: os.close(fd)
+    for thread in waiting: thread.join()
+    assert all(asked), (ask, asked)
+    assert set(answers) in ({b"edited\n"}, {b"1"}), answers
+"#;
+    let mut command = crate::harness::script::command(&scratch, view.root(), script);
+    Output::from(command.arg(view.lower()).args(&names).output().expect("python3")).ok();
 }

@@ -17,6 +17,7 @@ use crate::overlay::state::nodes::NodeId;
 use crate::overlay::{Caller, Error, Overlay, Result};
 use crate::policy::rules::Action;
 use crate::sys::file::{self, FileKind};
+use crate::sys::haste;
 use crate::sys::tree;
 
 impl Overlay {
@@ -105,7 +106,8 @@ impl Overlay {
     /// The write failed before it changed anything. A judge that saw it under way has left the file to its writer, so the
     /// close of this handle must have it judged.
     fn leave_to_its_close(&self, handle: &Handle, open: &OpenFile) {
-        if open.upper().is_some() {
+        // What is done once more is this handle's first write then.
+        if open.upper().is_some() && !haste::is_refused() {
             handle.note_written();
         }
     }

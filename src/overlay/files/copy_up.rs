@@ -18,6 +18,7 @@ use crate::overlay::{Error, Overlay, Result, State};
 use crate::policy::rules::{Action, HoldSource};
 use crate::store::{self, Base, Below, FileLooks, NewUpper, UpperFile, UpperId, UpperRow, What};
 use crate::sys::file::{self, FileKind, Meta};
+use crate::sys::haste;
 use crate::sys::tree::is_absent;
 
 /// What a copy-up needs of the old content.
@@ -149,10 +150,12 @@ impl Overlay {
     /// Returns a copy of what is open, on its way into the view, and the metadata of the original.
     pub(super) fn copy_to_enter(&self, opened: &File, keep: Keep) -> Result<(UpperFile<'_>, Meta)> {
         let meta = Meta::of(opened.as_fd()).doing(|| "stat a file to copy up".to_owned())?;
-        self.check_may_change(match keep {
+        let bytes = match keep {
             Keep::Content | Keep::ContentAndSetId => meta.blocks.saturating_mul(512),
             Keep::Nothing | Keep::NothingAtOnce => 0,
-        })?;
+        };
+        haste::may_take(bytes)?;
+        self.check_may_change(bytes)?;
         let upper = self.store.create_upper(meta.mode)?;
         let copied = copy_file(opened, &meta, &upper.file, keep, self.grants.suid);
         copied.doing(|| "copy up".to_owned())?;

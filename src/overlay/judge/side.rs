@@ -13,6 +13,7 @@ use crate::overlay::files::copy_up::same_content_stamp;
 use crate::overlay::{Overlay, Result};
 use crate::store::{self, Kept, StagedContent, UpperRow, Version, What};
 use crate::sys::file::{self, FileKind, Listed, Meta, Standing};
+use crate::sys::haste;
 
 /// One side of a comparison: what is or was at a path.
 #[derive(Clone, Debug, Default)]
@@ -66,6 +67,7 @@ impl Side {
 
     /// The same for an open file, whose attributes are `meta`.
     fn of_open(file: Arc<File>, meta: Meta) -> std::io::Result<Self> {
+        haste::may_take(meta.size)?;
         let bytes = (meta.size <= TEXT_BYTES_MAX).then(|| file::read_about(&file, meta.size)).transpose()?;
         let mode = meta.mode;
         Ok(Self {
