@@ -69,12 +69,8 @@ impl Queue {
                 Forget::Content(node) => {
                     told("content", notices.content(node));
                 }
-                Forget::Entry(parent, name) => {
-                    told("an entry", notices.entry(parent, &name));
-                }
-                Forget::Expiry(parent, name) => {
-                    told("an entry", notices.entry_expires(parent, &name));
-                }
+                Forget::Entry(parent, name) => tell_name(notices, parent, notices.entry(parent, &name)),
+                Forget::Expiry(parent, name) => tell_name(notices, parent, notices.entry_expires(parent, &name)),
                 Forget::CaughtUp(done) => {
                     if done.send(()).is_err() {
                         log::debug!("who waited for the kernel to forget has given up");
@@ -116,6 +112,14 @@ impl Observer for KernelCache {
 
     fn shows_other(&self, path: &RelPath) {
         self.herald.tell(path);
+    }
+}
+
+/// With a name that it knows, the kernel forgets the listing that it keeps of the directory. It keeps one without knowing
+/// the names in it, and where only upper changes, the directory's times do not tell.
+fn tell_name(notices: &Notices, parent: NodeId, result: io::Result<()>) {
+    if !told("an entry", result) {
+        told("a listing", notices.content(parent));
     }
 }
 

@@ -811,6 +811,31 @@ fn a_listing_that_the_kernel_keeps_shows_what_programs_do_and_what_is_discarded(
     assert_eq!(names(&dir), ["a.txt", "b.txt", "c.txt", "long.txt"]);
 }
 
+/// The kernel knows no such name by then, and nothing below has changed.
+#[test]
+fn a_directory_held_open_lists_what_an_undo_brings_back() {
+    let scratch = mounted_scratch!();
+    scratch.write("d/kept", "kept");
+    scratch.write(".fettle.toml", "[[rule]]\nmatch = \"d/*\"\naction = \"hold\"\n");
+    let view = scratch.mount();
+    let script = "
+fd = os.open('d', os.O_RDONLY)
+def lists(*names):
+    until = time.monotonic() + 3
+    while sorted(os.listdir(fd)) != list(names):
+        assert time.monotonic() < until, (names, os.listdir(fd))
+        time.sleep(0.01)
+lists('kept')
+put('d/new', b'new')
+lists('kept', 'new')
+discarded = ask(op='discard', all=True)
+lists('kept')
+assert ask(op='undo', operation=discarded['outcomes'][0]['operation'])['ok']
+lists('kept', 'new')
+";
+    script::python(&scratch, view.root(), script).ok();
+}
+
 #[test]
 fn a_directory_that_a_discard_brings_back_is_listed_with_what_is_in_it() {
     let scratch = mounted_scratch!();
