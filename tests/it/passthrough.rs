@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::script::python;
-use crate::harness::{Scratch, Stopped, View, lines, mounted_scratch};
+use crate::harness::{Output, Scratch, Stopped, View, lines, mounted_scratch};
 use crate::semantics::{in_view, scripts};
 
 /// What a store into a passing file writes, and no judged file may have.
@@ -524,6 +524,35 @@ fn a_file_replaced_below_is_another_at_the_next_open() {
         assert_eq!(view.read("target/x"), "third");
         assert_eq!(read_at(&second), *b"other");
     });
+}
+
+/// While somebody has it open by the name that it came from.
+#[test]
+fn a_passing_file_that_comes_to_a_judged_name_below_is_judged_at_the_next_open() {
+    let script = r#"
+below = sys.argv[1] + "/"
+fd = os.open("target/x", os.O_RDONLY)
+was = os.pread(fd, 4, 0)
+put(below + "src/a.txt", b"judged")
+assert get("src/a.txt") == b"judged"
+for a, b in ("target/x", "aside"), ("src/a.txt", "target/x"), ("aside", "src/a.txt"):
+    os.rename(below + a, below + b)
+read = get("src/a.txt")
+assert read[:4] == was, read
+assert os.getxattr("src/a.txt", "user.fettle.state") == b"clean"
+assert get("target/x") == b"judged"
+with open("src/a.txt", "a") as file: file.write("more\n")
+assert get(below + "src/a.txt") == read + b"more\n"
+assert os.pread(fd, 4, 0) == was
+"#;
+    for word in ["passthrough", "nopassthrough"] {
+        let scratch = mounted_scratch!();
+        fill(&scratch);
+        // Nobody tells the kernel: the open finds out.
+        let view = scratch.mounting().flag("-o").flag(format!("nowatch,{word}")).start();
+        let mut command = crate::harness::script::command(&scratch, view.root(), script);
+        Output::from(command.arg(scratch.lower()).output().expect("python3")).ok();
+    }
 }
 
 /// What takes its place is judged with the deletion, which may show under a judged name.

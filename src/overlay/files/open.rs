@@ -313,18 +313,12 @@ impl Overlay {
         Look { epoch, origin, file }: Look,
         access: Access,
     ) -> Result<Option<Arc<OpenFile>>> {
-        let names = {
-            let mut state = self.state.lock();
-            if let Some(open) = state.nodes.get(node)?.open() {
-                open.claim(access);
-                return Ok(Some(open.clone()));
-            }
-            let names = state.nodes.names(node);
-            state.part_if_passed(node).then_some(names)
-        };
-        if let Some(names) = names {
+        if let Some(open) = self.state.lock().nodes.get(node)?.open() {
+            open.claim(access);
+            return Ok(Some(open.clone()));
+        }
+        if self.part_passed(node) {
             // The kernel looks the name up anew, and gets another node.
-            names.iter().for_each(|(parent, name)| self.tell(|observer| observer.entry_changed(*parent, name)));
             return Err(Error::Errno(libc::ESTALE));
         }
         let backing = match (file, origin) {

@@ -18,6 +18,7 @@
 //! names.
 
 use std::any::Any;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -26,7 +27,7 @@ use std::sync::{Arc, OnceLock};
 use super::handles::{Access, Backing, OpenFile, OpenFlags};
 use crate::model::{InodeKey, RelPath};
 use crate::overlay::error::Context;
-use crate::overlay::state::lookup::is_reserved;
+use crate::overlay::state::lookup::{Origin, is_reserved};
 use crate::overlay::state::nodes::{Left, NodeId};
 use crate::overlay::{Error, Overlay, Policy, Result, State};
 use crate::policy::rules::{Action, Entry as RuleEntry};
@@ -414,6 +415,28 @@ impl Overlay {
         }
     }
 
+    /// A file that passes while it is open was found at a path. If it is judged there, what is there is another node.
+    ///
+    /// Where only the open found out, the kernel would look once more. It does so once for each call, and perhaps has done
+    /// so already because yet another file was at the path.
+    pub(in crate::overlay) fn part_if_judged(&self, node: NodeId, path: &RelPath) {
+        if self.action(path, FileKind::Regular) != Action::Pass {
+            self.part_passed(node);
+        }
+    }
+
+    /// Takes the names from a node that passes, and has the kernel look at them anew. Returns whether it was one.
+    pub(super) fn part_passed(&self, node: NodeId) -> bool {
+        let mut state = self.state.lock();
+        let names = state.nodes.names(node);
+        let is_parted = state.part_if_passed(node);
+        drop(state);
+        if is_parted {
+            names.iter().for_each(|(parent, name)| self.tell(|observer| observer.entry_changed(*parent, name)));
+        }
+        is_parted
+    }
+
     /// After a change of rules: files that are judged from now on, and that a program may still write without asking us,
     /// get inodes of their own, with the content of this moment.
     pub(in crate::overlay) fn part_from_passed(&self, before: &Policy) -> Result<()> {
@@ -431,14 +454,7 @@ impl Overlay {
                     self.give_own_inode(path)?;
                 }
             }
-            let names = {
-                let mut state = self.state.lock();
-                let names = state.nodes.names(node);
-                if state.part_if_passed(node) { names } else { Vec::new() }
-            };
-            for (parent, name) in names {
-                self.tell(|observer| observer.entry_changed(parent, &name));
-            }
+            self.part_passed(node);
         }
         Ok(())
     }
@@ -537,6 +553,15 @@ impl State {
             (None, Some(_)) => Some(Claimed::MovedOn),
             (None, None) => None,
         })
+    }
+
+    /// Returns the node of the file that was found at a name, if it passes while it is open and has come there: it has no
+    /// other name any more.
+    pub(in crate::overlay) fn passes_elsewhere(&self, parent: NodeId, name: &OsStr, origin: &Origin) -> Option<NodeId> {
+        let Origin::Lower(meta @ Meta { links: 1, .. }) = origin else { return None };
+        let node = self.nodes.of_lower(meta.key())?;
+        let passes = self.nodes.get(node).is_ok_and(|found| found.passed().is_some());
+        (passes && self.nodes.child(parent, name) != Some(node)).then_some(node)
     }
 
     /// Takes the names from a node that passes: they stand for another one from now on, and open handles keep this one.

@@ -141,7 +141,11 @@ impl Overlay {
 
     /// `user.fettle.state`, `.id`, `.reason` and `.externally_modified` of every file of the view (SPEC §14).
     fn own_xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>> {
-        let path = self.path_there(node)?;
+        let path = self.path_there(node).or_else(|err| match err.code() {
+            // If nothing is left of it, the kernel is to look again.
+            libc::ENOENT => self.inode_of(node)?.path.ok_or(err),
+            _ => Err(err),
+        })?;
         let held = match self.origin(&path)? {
             Origin::Upper(id, _) => {
                 let state = self.state.lock();

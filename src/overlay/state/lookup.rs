@@ -130,6 +130,8 @@ impl Overlay {
     }
 
     fn find_now(&self, parent: NodeId, name: &OsStr, asked: Asked) -> Result<Found> {
+        // Whether the file is judged here, where it passes elsewhere.
+        let mut is_asked = false;
         loop {
             let watched = self.watch(parent);
             let (path, epoch, known, itself) = {
@@ -141,6 +143,12 @@ impl Overlay {
             let Some(origin) = self.origin_in(&path, epoch)? else { continue };
             let mut state = self.state.lock();
             if state.epoch != epoch {
+                continue;
+            }
+            let passing = state.passes_elsewhere(parent, name, &origin);
+            if let Some(passing) = passing.filter(|_| !std::mem::replace(&mut is_asked, true)) {
+                drop(state);
+                self.part_if_judged(passing, &path);
                 continue;
             }
             let entered = self.enter(&mut state, (parent, name, &path), &origin)?;
