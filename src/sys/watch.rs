@@ -55,7 +55,9 @@ pub struct Watch {
 pub enum Seen {
     /// A name came.
     Appeared(WatchId, OsString),
-    /// What a name stands for has changed, in content or attributes, or the name went.
+    /// The content of what a name stands for was written to.
+    Written(WatchId, OsString),
+    /// What a name stands for has changed otherwise, or the name went.
     Changed(WatchId, OsString),
     /// The directory's own attributes have changed.
     Itself(WatchId),
@@ -142,8 +144,11 @@ fn told(event: &inotify::Event<'_>) -> Option<Seen> {
     }
     let Some(name) = event.file_name() else { return Some(Seen::Itself(watch)) };
     let name = OsStr::from_bytes(name.to_bytes()).to_owned();
-    Some(match events.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO) {
-        true => Seen::Appeared(watch, name),
+    if events.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO) {
+        return Some(Seen::Appeared(watch, name));
+    }
+    Some(match events.contains(ReadFlags::MODIFY) {
+        true => Seen::Written(watch, name),
         false => Seen::Changed(watch, name),
     })
 }
@@ -210,8 +215,9 @@ mod tests {
         let seen = watches.wait(Some(Duration::from_secs(10)))?;
         let (a, b) = (of("a"), of("b"));
         let changed = |(watch, name): &(WatchId, OsString)| Seen::Changed(*watch, name.clone());
+        let written = |(watch, name): &(WatchId, OsString)| Seen::Written(*watch, name.clone());
         let appeared = |(watch, name): &(WatchId, OsString)| Seen::Appeared(*watch, name.clone());
-        assert_eq!(seen, [appeared(&a), changed(&a), changed(&a), appeared(&b)]);
+        assert_eq!(seen, [appeared(&a), written(&a), changed(&a), appeared(&b)]);
         let id = watch.id;
         drop(watch);
         fs::write(dir.path().join("c"), "x")?;

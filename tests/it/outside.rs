@@ -103,6 +103,30 @@ fn who_has_a_file_open_reads_on_in_what_is_written_below() {
     }
 }
 
+#[test]
+fn who_has_a_file_open_or_mapped_sees_an_edit_below_that_leaves_size_and_mtime() {
+    let scratch = mounted_scratch!();
+    let view = warm(&scratch);
+    let script = "
+below = sys.argv[1] + '/src/a.txt'
+fd = os.open('src/a.txt', os.O_RDONLY)
+mapped = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
+was = os.stat(below)
+for word in [os.pread(fd, 4, 0).upper(), b'Line']:
+    written = os.open(below, os.O_WRONLY)
+    os.pwrite(written, word, 0)
+    os.utime(written, ns=(was.st_atime_ns, was.st_mtime_ns))
+    os.close(written)
+    until = time.monotonic() + 3
+    while (os.pread(fd, 4, 0), mapped[:4]) != (word, word):
+        assert time.monotonic() < until, (word, os.pread(fd, 4, 0), mapped[:4])
+        time.sleep(0.01)
+    assert os.fstat(fd).st_mtime_ns == was.st_mtime_ns
+";
+    let mut command = script::command(&scratch, view.root(), script);
+    Output::from(command.arg(scratch.lower()).output().expect("python3")).ok();
+}
+
 /// A mapping asks nobody: unless the kernel is told, it goes on showing what it has.
 #[test]
 fn who_has_a_held_change_mapped_sees_what_comes_after_it_is_discarded() {

@@ -424,8 +424,13 @@ impl Round {
         for one in seen {
             match one {
                 // The temporary name of a landing, whose other name comes as well.
-                Seen::Appeared(_, name) | Seen::Changed(_, name) if is_temp_name(&name) => {}
+                Seen::Appeared(_, name) | Seen::Written(_, name) | Seen::Changed(_, name) if is_temp_name(&name) => {}
                 Seen::Appeared(watch, name) => self.take_name(state.nodes.note_event(watch), name, Comes::New),
+                Seen::Written(watch, name) => {
+                    let dir = state.nodes.note_event(watch);
+                    dir.into_iter().for_each(|dir| state.nodes.note_written_below(dir, &name));
+                    self.take_name(dir, name, Comes::Known);
+                }
                 Seen::Changed(watch, name) => self.take_name(state.nodes.note_event(watch), name, Comes::Known),
                 Seen::Itself(watch) => self.dirs.extend(state.nodes.note_event(watch)),
                 // The event on its name in the directory above tells the same.
@@ -493,7 +498,7 @@ impl State {
     fn differs(&mut self, node: NodeId, now: &Meta, is_lower: bool) -> Differs {
         let content = ContentPrint::of(&now.stamp());
         if is_lower {
-            let cached = self.nodes.caches_other(node, content);
+            let cached = self.nodes.caches_other(node, &now.stamp());
             if cached {
                 self.nodes.set_cached(node, &now.stamp());
             }

@@ -45,6 +45,8 @@ pub(super) struct InUse {
     pub(super) file: FileInUse,
     /// The content that the kernel caches of it.
     pub(super) cached: Option<ContentPrint>,
+    /// Lower was written to since the last look.
+    pub(super) written_below: bool,
 }
 
 #[derive(Debug)]
@@ -56,7 +58,7 @@ pub(super) enum FileInUse {
 
 impl InUse {
     pub(super) fn of(file: FileInUse) -> Box<Self> {
-        Box::new(Self { file, cached: None })
+        Box::new(Self { file, cached: None, written_below: false })
     }
 }
 

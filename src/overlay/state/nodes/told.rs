@@ -1,6 +1,7 @@
 //! What the kernel was told of nodes, and what it has cached of them.
 
 use std::collections::VecDeque;
+use std::ffi::OsStr;
 use std::time::{Duration, Instant};
 
 use super::node::{FileInUse, LandedCtime};
@@ -162,11 +163,23 @@ impl Nodes {
         }
     }
 
-    /// True if the kernel may cache other content than this of an open file.
-    pub fn caches_other(&self, id: NodeId, content: ContentPrint) -> bool {
-        let Some(in_use) = self.nodes.get(id).and_then(|node| node.in_use.as_ref()) else { return false };
+    /// What lower has at a name was written to.
+    pub fn note_written_below(&mut self, dir: NodeId, name: &OsStr) {
+        let node = self.child(dir, name).and_then(|id| self.nodes.get_mut(id));
+        if let Some(in_use) = node.and_then(|node| node.in_use.as_mut()) {
+            in_use.written_below = true;
+        }
+    }
+
+    /// True if the kernel may cache other content of an open file than lower has now. After a write, the ctime tells as
+    /// well: whoever wrote may have put the mtime back.
+    pub fn caches_other(&mut self, id: NodeId, now: &Stamp) -> bool {
+        let Some(node) = self.nodes.get_mut(id) else { return false };
+        let Some(in_use) = &mut node.in_use else { return false };
+        let was_written = std::mem::take(&mut in_use.written_below);
+        let is_hidden_edit = || was_written && node.cached.is_some_and(|cached| cached != Print::of(now));
         match (in_use.cached, &in_use.file) {
-            (Some(cached), _) => cached != content,
+            (Some(cached), _) => cached != ContentPrint::of(now) || is_hidden_edit(),
             // The content of a file that was held until a moment ago has not been noted.
             (None, FileInUse::Judged(_)) => true,
             (None, FileInUse::Passed(_)) => false,
