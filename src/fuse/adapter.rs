@@ -21,7 +21,7 @@ use super::door::Door;
 use super::listing::Entry;
 use super::readers::{Asker, Readers, Turn};
 use super::ring;
-use super::view::{Source, View, Whose, may_write, node, open_file};
+use super::view::{Source, View, Whose, is_synchronous, may_write, node, open_file};
 use super::workers::Workers;
 use crate::overlay::{Caller, Result, SetAttributes};
 use crate::sys;
@@ -376,6 +376,12 @@ impl Filesystem for Adapter {
     ) {
         let caller = caller(req);
         match open_file(handle) {
+            Whose::Overlay(handle) if is_synchronous(flags) => {
+                let data = data.to_owned();
+                self.lasting(req, reply, "write", move |view| {
+                    view.write(handle, offset, &data, flags, Source::of(write_flags, &caller))
+                });
+            }
             Whose::Overlay(handle) => {
                 let write = move |view: &View, data: &[u8]| {
                     view.write(handle, offset, data, flags, Source::of(write_flags, &caller))

@@ -257,11 +257,16 @@ impl View {
     /// a time.
     pub fn write(&self, handle: HandleId, offset: u64, data: &[u8], flags: i32, from: Source<'_>) -> Result<usize> {
         let to = if flags & libc::O_APPEND != 0 { Position::End } else { Position::At(offset) };
-        match from {
+        let written = match from {
             Source::PageCache => self.overlay.write(handle, offset, data),
             Source::Program(caller) => self.overlay.write_by(handle, to, data, caller),
             Source::Unprivileged(caller) => self.overlay.write_unprivileged(handle, to, data, caller),
+        }?;
+        if is_synchronous(flags) {
+            let datasync = flags & libc::O_SYNC != libc::O_SYNC;
+            self.overlay.fsync(handle, datasync)?;
         }
+        Ok(written)
     }
 
     pub fn write_at_desk(&self, handle: u64, data: &[u8], caller: &Caller) -> Result<usize> {
@@ -452,6 +457,12 @@ fn opened_file(opened: Opened, flags: i32, further: FopenFlags) -> OpenedFile {
 /// Whether an open of these flags may change content; `O_TRUNC` does so without write access.
 pub fn may_write(flags: i32) -> bool {
     flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0
+}
+
+/// Whether a write is to be durable when it returns. The kernel leaves that to us, and sets these flags for `RWF_DSYNC`,
+/// `RWF_SYNC` and a view mounted with `-o sync` as well. `O_SYNC` contains `O_DSYNC`.
+pub fn is_synchronous(flags: i32) -> bool {
+    flags & libc::O_DSYNC != 0
 }
 
 /// A value in the form that `getxattr` and `listxattr` want: its length if `size` is 0, `ERANGE` if it does not fit.

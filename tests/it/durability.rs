@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::harness::script::python;
 use crate::harness::{Output, Scratch, View, eventually, kill, lines, mounted_scratch, within};
 
 fn rewritten() -> String {
@@ -486,4 +487,45 @@ fn a_daemon_that_dies_at_every_start_is_left_alone() {
     assert!(!view.is_mounted());
     let log = fs::read_to_string(scratch.lower().join(".fettle/daemon.log")).expect("the log");
     assert!(log.contains("no further start"), "{log}");
+}
+
+/// Writes to judged and passing files, there and new, and asks the kernel how many of their pages have yet to reach the
+/// disk (cachestat(2), Linux 6.5).
+const SYNCHRONOUS_WRITES: &str = r#"
+import glob
+def unwritten(path):
+    fd, all, counts = os.open(path, os.O_RDONLY), (ctypes.c_uint64 * 2)(), (ctypes.c_uint64 * 5)()
+    if libc.syscall(451, fd, all, counts, 0) != 0: sys.exit("cachestat: " + os.strerror(ctypes.get_errno()))
+    os.close(fd)
+    return counts[1] + counts[2]
+def check(way, path, stored, flags=0, write_flags=0):
+    f = os.open(path, os.O_RDWR | os.O_CREAT | flags)
+    assert os.pwritev(f, [b"word"], 0, write_flags) == 4
+    left = {there: unwritten(there) for there in glob.glob(stored)}
+    assert left and not any(left.values()), (way, path, left)
+    os.close(f)
+def check_all(path, stored):
+    for way, flags, write_flags in WAYS: check(way, path + way, stored.replace("PATH", path + way), flags, write_flags)
+check("below", BELOW + "/plain", BELOW + "/plain", os.O_DSYNC)
+for there in ["a", "new"]:
+    check_all(there, BELOW + "/.fettle/stage/*")
+    check_all(".git/" + there, BELOW + "/PATH")
+"#;
+
+#[test]
+fn a_synchronous_write_has_reached_the_disk_when_it_returns() {
+    let scratch = mounted_scratch!();
+    let by_flags = "[('o_dsync', os.O_DSYNC, 0), ('o_sync', os.O_SYNC, 0), ('rwf_dsync', 0, os.RWF_DSYNC)]";
+    for (options, ways) in [("passthrough", by_flags), ("nopassthrough", by_flags), ("sync", "[('mount', 0, 0)]")] {
+        for way in ["o_dsync", "o_sync", "rwf_dsync", "mount"] {
+            scratch.write(format!("a{way}"), lines(100));
+            scratch.write(format!(".git/a{way}"), lines(100));
+        }
+        let view = scratch.mounting().flag("-o").flag(options).start();
+        let below = scratch.lower();
+        let script = format!("BELOW = {:?}; WAYS = {ways}\n{SYNCHRONOUS_WRITES}", below.display().to_string());
+        let ran = python(&scratch, view.root(), &script);
+        assert_eq!(ran.status, 0, "-o {options}: {}", ran.stderr);
+        view.sh("rm -f new* .git/new*").ok();
+    }
 }

@@ -124,7 +124,9 @@ impl Options {
     }
 
     pub fn means(&self) -> Means {
-        let passing = if self.nopassthrough { Passing::ByDaemon } else { Passing::ByKernel };
+        // What the kernel writes by itself does not heed that all of the view is synchronous.
+        let is_synchronous = self.extra.iter().any(|word| word == "sync");
+        let passing = if self.nopassthrough || is_synchronous { Passing::ByDaemon } else { Passing::ByKernel };
         Means { passing, watching: self.watching, channel: self.channel }
     }
 

@@ -89,9 +89,10 @@ impl OpenFlags {
         self.raw.contains(OFlags::DIRECT)
     }
 
-    /// The flags for a descriptor of lower. Appending is left out: the kernel says where each write goes.
+    /// The flags for a descriptor of lower. Left out are appending and synchronous writing: each write says where it goes
+    /// and whether it is to last.
     pub(super) fn below(self) -> OFlags {
-        self.raw & (OFlags::ACCMODE | OFlags::TRUNC | OFlags::DSYNC | OFlags::SYNC) | OFlags::NONBLOCK
+        self.raw & (OFlags::ACCMODE | OFlags::TRUNC) | OFlags::NONBLOCK
     }
 }
 
