@@ -3,7 +3,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use super::listing::Changes;
@@ -11,6 +11,7 @@ use super::notices::Notices;
 use super::watchers::Herald;
 use crate::model::RelPath;
 use crate::overlay::{NodeId, Observer};
+use crate::sys::thread;
 
 /// How long a reply waits for the kernel to forget. It waits at all only where a long request keeps a directory locked,
 /// and changes may take a second to show (SPEC §2).
@@ -47,11 +48,15 @@ pub fn queue() -> (Teller, Queue) {
 impl Teller {
     /// Waits until the kernel has forgotten what was asked before now.
     pub fn catch_up(&self) {
-        let (done, wait) = channel();
-        self.put(Forget::CaughtUp(done));
-        if let Err(err) = wait.recv_timeout(CATCH_UP_MAX) {
+        if let Err(err) = self.wait(CATCH_UP_MAX) {
             log::debug!("wait for the kernel to forget: {err}");
         }
+    }
+
+    fn wait(&self, max: Duration) -> Result<(), RecvTimeoutError> {
+        let (done, wait) = channel();
+        self.put(Forget::CaughtUp(done));
+        wait.recv_timeout(max)
     }
 
     fn put(&self, forget: Forget) {
@@ -94,6 +99,19 @@ impl Observer for KernelCache {
 
     fn content_changed(&self, node: NodeId) {
         self.teller.put(Forget::Content(node));
+    }
+
+    /// Before the kernel forgets a page that was stored to, it writes it and waits for our answer. (syncfs(2) does not wait
+    /// for that.) The thread is one of its own, since another notice may be waiting for a program.
+    fn take_stores(&self, nodes: &[NodeId], max: Duration) {
+        let (teller, queue) = queue();
+        nodes.iter().for_each(|node| teller.put(Forget::Content(*node)));
+        let notices = self.notices.clone();
+        let started = thread::start("write-back", move || queue.run(&notices));
+        let taken = started.and_then(|_detached| teller.wait(max).map_err(io::Error::other));
+        if let Err(err) = taken {
+            log::warn!("have the kernel write what was stored through mappings: {err}");
+        }
     }
 
     fn names_changed(&self, dir: NodeId) {

@@ -41,7 +41,7 @@ mod who;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
@@ -116,6 +116,9 @@ pub trait Observer: Send + Sync {
     fn attributes_changed(&self, node: NodeId) -> bool;
     /// Content of a node changed other than through the mount.
     fn content_changed(&self, node: NodeId);
+    /// What programs have stored through mappings of these nodes is to arrive as writes. Returns when it has, or when the
+    /// time is up.
+    fn take_stores(&self, nodes: &[NodeId], max: Duration);
     /// Names in a directory may have come or gone below, including names that no program has looked up.
     fn names_changed(&self, dir: NodeId);
     /// A name appeared, disappeared, or now stands for another node.

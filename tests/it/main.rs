@@ -30,6 +30,7 @@ mod hooks;
 mod inherited;
 mod limits;
 mod looks;
+mod mapped;
 mod mcp;
 mod mount_helper;
 mod mounts;

@@ -9,7 +9,7 @@ use parking_lot::MutexGuard;
 
 use super::settle::Settled;
 use crate::model::{Reason, RelPath};
-use crate::overlay::files::handles::Handle;
+use crate::overlay::files::handles::{Access, Handle};
 use crate::overlay::review::Reviewed;
 use crate::overlay::state::uppers::Upper;
 use crate::overlay::{NodeId, Overlay, State};
@@ -22,6 +22,9 @@ use crate::sys::process;
 pub(in crate::overlay) const WAIT_FOR_RELEASES: Duration = Duration::from_secs(1);
 /// The same where only most signs say that it will come: a child may have inherited the descriptor.
 pub(in crate::overlay) const WAIT_FOR_CLOSE: Duration = Duration::from_millis(100);
+/// How long to wait at least for what was stored through mappings: as long as the kernel may take for 100 MiB, if it hands
+/// them over page by page.
+const WAIT_FOR_STORES: Duration = Duration::from_secs(2);
 /// How long to wait for a judging under way if no permission program is asked: as long as a disk may take.
 pub(super) const WAIT_FOR_JUDGING: Duration = Duration::from_secs(10);
 
@@ -29,6 +32,7 @@ impl Overlay {
     /// Settles what no program writes any more. Waits up to `wait` for writers and for what is being judged; without it,
     /// only for the latter.
     pub fn flush_all(&self, wait: Option<Duration>) -> Reviewed<Vec<Outcome>> {
+        self.take_stores(wait.unwrap_or_default().max(WAIT_FOR_STORES));
         self.settle_pending();
         match wait {
             Some(max) => self.wait_while(&mut self.state.lock(), max, State::is_being_written),
@@ -67,6 +71,19 @@ impl Overlay {
         }
         self.drop_spent();
         Ok(outcomes)
+    }
+
+    /// Notes as written what programs have stored through mappings. Each file that is open for writing may have one, also
+    /// one that outlives its descriptor (SPEC §4.1).
+    fn take_stores(&self, max: Duration) {
+        let nodes: Vec<NodeId> = {
+            let state = self.state.lock();
+            let may_write = state.handles.values().filter(|handle| handle.access == Access::Write);
+            may_write.map(|handle| handle.node).collect()
+        };
+        if !nodes.is_empty() {
+            self.tell(|observer| observer.take_stores(&nodes, max));
+        }
     }
 
     /// The processes that have a file open with unjudged writes, or have closed one that is being judged.

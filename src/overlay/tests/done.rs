@@ -184,6 +184,8 @@ impl Observer for Told {
 
     fn content_changed(&self, _node: NodeId) {}
 
+    fn take_stores(&self, _nodes: &[NodeId], _max: Duration) {}
+
     fn names_changed(&self, _dir: NodeId) {}
 
     fn entry_changed(&self, _parent: NodeId, _name: &OsStr) {}
