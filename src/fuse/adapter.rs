@@ -235,7 +235,7 @@ impl Filesystem for Adapter {
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, lookups: u64) {
-        let _turn = self.readers.serve(Asker::Nobody);
+        self.readers.forget();
         let forget = |view: &View| {
             view.forget(ino, lookups);
             self.door.listings.forget(ino);

@@ -116,6 +116,13 @@ impl Readers {
         Turn { readers: self, asker }
     }
 
+    /// This thread forgets a node. It has no turn for that, which could have it rest: the kernel may have named thousands
+    /// in one request, and fuser brings them one by one.
+    pub fn forget(&self) {
+        // As for a request of [`Asker::Nobody`].
+        self.state.lock().overtaken = None;
+    }
+
     /// The answer to `asker` is about to be sent. A request that waits already comes from another program, or is one for
     /// which no program waits.
     pub fn will_answer(&self, asker: Asker) {

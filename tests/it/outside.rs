@@ -773,6 +773,21 @@ fn asked(view: &View<'_>, request: &str) -> u64 {
     status["requests"][request].as_u64().unwrap_or(0)
 }
 
+/// It may name thousands of nodes in one request.
+#[test]
+fn all_that_the_kernel_lets_go_of_is_forgotten() {
+    const FILES: u64 = 1000;
+    let scratch = mounted_scratch!();
+    (0..FILES).for_each(|number| scratch.write(format!("d/{number}"), ""));
+    let view = scratch.mount_at("view");
+    assert!(names(&view.path("d")).iter().all(|name| view.path("d").join(name).is_file()));
+    let away = scratch.root().join("away");
+    fs::rename(scratch.lower().join("d"), away).expect("moved out of the project");
+    // By the socket: a request of the view would call a thread that rests.
+    let forgotten = || scratch.cli(&["status", "--trace-ops", "--json"]).ok().json()["requests"]["forget"].as_u64();
+    eventually("each is forgotten", || forgotten().is_some_and(|forgotten| forgotten >= FILES));
+}
+
 #[test]
 fn a_listing_is_kept_by_the_kernel_and_every_change_of_names_below_shows_at_the_next() {
     let scratch = mounted_scratch!();
