@@ -238,7 +238,7 @@ impl Store {
 
     /// Checks that the file of an upper entry is there and is what the row says. Returns the hash of its content.
     fn check_upper_file(&self, found: &mut Findings, row: &UpperRow, about: &str) -> Result<Option<Digest>> {
-        let place = self.dirs.stage_place(row.id)?;
+        let place = self.dirs.stage_place(row.id);
         let kind = place.stat().doing(|| format!("stat upper file {}", row.id))?.map(|meta| meta.kind);
         let is_right = match row.what {
             What::File => kind == Some(FileKind::Regular),
@@ -277,7 +277,7 @@ impl Store {
 
     /// A missing file is reported by [`Self::check_upper_file`].
     fn check_looks(&self, found: &mut Findings, row: &UpperRow, held: &Held) -> Result<()> {
-        let place = self.dirs.stage_place(row.id)?;
+        let place = self.dirs.stage_place(row.id);
         let looks = || -> std::io::Result<Option<Looks>> {
             let Some(meta) = place.stat()? else { return Ok(None) };
             let file = place.open(OFlags::PATH)?;

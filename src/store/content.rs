@@ -74,7 +74,7 @@ impl super::Store {
         let doing = || format!("keep {size} bytes of content by name");
         // Before the content has its name: from here on no purge takes the name away.
         self.note_use(digest);
-        let (kept, upper) = (self.dirs.content_place(&digest.to_string())?, self.dirs.stage_place(id)?);
+        let (kept, upper) = (self.dirs.content_place(&digest.to_string()), self.dirs.stage_place(id));
         match upper.link(&kept) {
             Err(err) if err.raw_os_error() == Some(libc::EXDEV) => return Ok(None),
             // The same bytes are kept already.
@@ -93,7 +93,7 @@ impl super::Store {
     /// that something else needs by now stays, and so does content that was kept before, which is a file of its own.
     pub fn unstage(&self, id: UpperId, digest: Digest) -> Result<()> {
         let doing = || "take back content kept by name".to_owned();
-        let (kept, upper) = (self.dirs.content_place(&digest.to_string())?, self.dirs.stage_place(id)?);
+        let (kept, upper) = (self.dirs.content_place(&digest.to_string()), self.dirs.stage_place(id));
         let inode = |place: &Place| -> Result<Option<(u64, u64)>> {
             Ok(place.stat().doing(doing)?.map(|meta| (meta.device, meta.inode)))
         };
@@ -121,7 +121,7 @@ impl super::Store {
         for content in contents.iter().filter(|content| content.inline.is_none()) {
             let doing = || format!("keep {} bytes of content", content.size);
             self.note_use(content.digest);
-            let kept = self.dirs.content_place(&content.digest.to_string())?.stat().doing(doing)?;
+            let kept = self.dirs.content_place(&content.digest.to_string()).stat().doing(doing)?;
             kept.ok_or(io::ErrorKind::NotFound.into()).doing(doing)?;
         }
         Ok(())
@@ -134,7 +134,7 @@ impl super::Store {
         copy_content: impl FnOnce(&File, &File) -> io::Result<()>,
     ) -> Result<StagedContent> {
         let doing = || format!("keep {size} bytes of content");
-        let temp = self.dirs.content_place(&passing_name())?;
+        let temp = self.dirs.content_place(&passing_name());
         let copy = temp.create(OFlags::RDWR, Mode::RUSR | Mode::WUSR).map(File::from).doing(doing)?;
         let digest = self.dirs.give_to_owner(&temp).and_then(|()| copy_content(source, &copy));
         let digest = digest.and_then(|()| file::digest(&copy));
@@ -148,7 +148,7 @@ impl super::Store {
         // Before the content has its name: from here on no purge takes the name away.
         self.note_use(digest);
         let named = copy.metadata().doing(doing).and_then(|copy| {
-            let place = self.dirs.content_place(&digest.to_string())?;
+            let place = self.dirs.content_place(&digest.to_string());
             // A kept file that is on disk stays: the copy is not on disk yet, and a power cut might leave neither.
             match is_kept(&place, digest, copy.len()).doing(doing)? {
                 true => temp.unlink().doing(doing)?,
@@ -220,7 +220,7 @@ impl super::Store {
         let needed = self.content_of_rows()?;
         for (digest, size) in self.large_without_backup()?.into_iter().filter(|(digest, _)| !needed.contains(digest)) {
             let name = digest.to_string();
-            if is_kept(&self.dirs.content_place(&name)?, digest, size).doing(|| format!("stat content {name}"))? {
+            if is_kept(&self.dirs.content_place(&name), digest, size).doing(|| format!("stat content {name}"))? {
                 continue;
             }
             let forget = "DELETE FROM content WHERE sha256 = ?1";
@@ -272,7 +272,7 @@ fn inline_bytes(database: &Database, digest: Digest) -> Result<Option<Option<Vec
 }
 
 fn open_large(dirs: &StateDirs, digest: Digest) -> Result<File> {
-    open_kept(&dirs.content_place(&digest.to_string())?).doing(|| format!("open kept content {digest}"))
+    open_kept(&dirs.content_place(&digest.to_string())).doing(|| format!("open kept content {digest}"))
 }
 
 pub(super) fn open_kept(place: &Place) -> io::Result<File> {
@@ -316,7 +316,7 @@ fn check_is(digest: Digest, found: Digest) -> Result<()> {
 
 /// Deletes the file of content that nothing names any more, if it has one.
 pub(super) fn remove_file(dirs: &StateDirs, name: &str) -> Result<()> {
-    match dirs.content_place(name)?.unlink() {
+    match dirs.content_place(name).unlink() {
         Err(err) if err.kind() != io::ErrorKind::NotFound => Err(err).doing(|| format!("remove content {name}")),
         _ => Ok(()),
     }

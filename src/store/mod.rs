@@ -172,7 +172,7 @@ impl Store {
     }
 
     /// Returns the place of an upper entry's file or symlink.
-    pub fn upper_place(&self, id: UpperId) -> Result<Place> {
+    pub fn upper_place(&self, id: UpperId) -> Place {
         self.dirs.stage_place(id)
     }
 

@@ -118,13 +118,13 @@ impl Overlay {
         let open = self.state.lock().nodes.open_of(id).and_then(|open| open.upper_file(id));
         match open {
             Some(open) => Ok(Reached::opened(open)),
-            None => Reached::at(self.store.upper_place(id)?).doing(|| format!("open {path}")),
+            None => Reached::at(self.store.upper_place(id)).doing(|| format!("open {path}")),
         }
     }
 
     /// Returns the upper file of an entry that has landed and that a writer still has open; `None` once it is let go of.
     fn twin(&self, id: UpperId) -> Result<Option<Reached>> {
-        match Reached::at(self.store.upper_place(id)?) {
+        match Reached::at(self.store.upper_place(id)) {
             Err(err) if err.kind() == std::io::ErrorKind::NotFound => Ok(None),
             reached => reached.map(Some).doing(|| "open an upper file".to_owned()),
         }

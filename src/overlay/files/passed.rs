@@ -450,7 +450,7 @@ impl Overlay {
                 continue;
             }
             for path in &names {
-                if self.is_written_below(path)? {
+                if self.is_written_below(path) {
                     self.give_own_inode(path)?;
                 }
             }
@@ -527,11 +527,10 @@ impl Overlay {
     }
 
     /// True if lower's file at `path` is open or mapped for writing, or if that cannot be told.
-    pub(in crate::overlay) fn is_written_below(&self, path: &RelPath) -> Result<bool> {
+    pub(in crate::overlay) fn is_written_below(&self, path: &RelPath) -> bool {
         match self.lower.open_to_read(path) {
-            Err(err) if crate::sys::tree::is_absent(&err) => Ok(false),
-            Err(_) => Ok(true),
-            Ok(file) => Ok(lease::is_open_for_writing(&file)),
+            Err(err) => !crate::sys::tree::is_absent(&err),
+            Ok(file) => lease::is_open_for_writing(&file),
         }
     }
 }

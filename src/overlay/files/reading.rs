@@ -131,7 +131,7 @@ impl Overlay {
 
     /// The same for what upper has.
     pub fn access_above(&self, id: UpperId) -> Result<(Meta, Option<Acl>)> {
-        let opened = self.store.upper_place(id)?.open(OFlags::PATH)?;
+        let opened = self.store.upper_place(id).open(OFlags::PATH)?;
         Ok(access_of(opened.as_fd())?)
     }
 
@@ -178,18 +178,11 @@ impl Overlay {
     }
 
     fn link_refused(&self, path: &RelPath, origin: &Origin) -> ErrorBody {
-        let target = match origin {
-            Origin::Upper(id, _) => self
-                .store
-                .upper_place(*id)
-                .map_err(Error::from)
-                .and_then(|place| place.read_symlink().doing(|| format!("read symlink {path}"))),
-            Origin::Lower(_) | Origin::Hidden(_) | Origin::Nothing => {
-                let place = self.lower.place(path).doing(|| format!("find {path}"));
-                place.and_then(|place| place.read_symlink().doing(|| format!("read symlink {path}")))
-            }
+        let place = match origin {
+            Origin::Upper(id, _) => Ok(self.store.upper_place(*id)),
+            Origin::Lower(_) | Origin::Hidden(_) | Origin::Nothing => self.lower.place(path),
         };
-        match target {
+        match place.and_then(|place| place.read_symlink()).doing(|| format!("read symlink {path}")) {
             Ok(target) => {
                 let target = String::from_utf8_lossy(target.as_bytes()).into_owned();
                 refused_at(path, ErrorCode::BadRequest, &format!("it is a symbolic link to {target}: name that"))

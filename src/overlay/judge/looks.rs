@@ -86,7 +86,7 @@ impl Overlay {
 
     fn looks_of_row(&self, row: &UpperRow) -> Result<Vec<String>> {
         let doing = || format!("look at {}", row.path());
-        let fd = self.store.upper_place(row.id)?.open(OFlags::PATH).doing(doing)?;
+        let fd = self.store.upper_place(row.id).open(OFlags::PATH).doing(doing)?;
         let meta = Meta::of(fd.as_fd()).doing(doing)?;
         let looks = row.own_looks(meta.is_file().then_some(fd.as_fd()), &meta).doing(doing)?;
         self.tell_looks(row, &looks, Some(meta.kind))

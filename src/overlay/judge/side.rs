@@ -261,7 +261,7 @@ impl Overlay {
             What::Whiteout => Ok(Side::default()),
             What::File => Side::of_file(self.store.read_upper(row.id)?).doing(doing),
             What::Symlink => {
-                let target = self.store.upper_place(row.id)?.read_symlink().doing(doing)?;
+                let target = self.store.upper_place(row.id).read_symlink().doing(doing)?;
                 Ok(Side::of_symlink(&target, self.store.upper_meta(row.id)?))
             }
             What::Dir | What::Node => {

@@ -147,7 +147,7 @@ impl Overlay {
         let meta = self.store.upper_meta(id)?;
         self.check_may_change(meta.blocks.saturating_mul(512))?;
         if meta.kind == FileKind::Symlink {
-            let target = self.store.upper_place(id)?.read_symlink()?;
+            let target = self.store.upper_place(id).read_symlink()?;
             return Ok((self.store.copy_upper_symlink(&target, &meta)?, What::Symlink));
         }
         let (file, upper) = (self.store.read_upper(id)?, self.store.create_upper(meta.mode)?);

@@ -210,7 +210,7 @@ impl Overlay {
         self.check_may_change(0)?;
         let new = self.store.create_upper_symlink(target)?;
         let heritage = self.heritage(path, FileKind::Symlink, 0o777, caller)?;
-        let place = self.store.upper_place(new.id())?;
+        let place = self.store.upper_place(new.id());
         heritage.give_upper_node(&place, FileKind::Symlink).doing(|| format!("give {path} an owner"))?;
         let id = self.add_upper(new, path, What::Symlink)?;
         self.settle_what_is_shown(id, caller)

@@ -155,8 +155,7 @@ impl Overlay {
         let flags = flags | OFlags::DIRECTORY;
         let below = || self.lower.open_at(path, flags);
         let upper = self.state.lock().uppers.held_dir(path);
-        let place = upper.map(|id| self.store.upper_place(id)).transpose()?;
-        let opened = match place.map(|place| place.open(flags)) {
+        let opened = match upper.map(|id| self.store.upper_place(id).open(flags)) {
             // It has landed between the two looks.
             Some(Err(err)) if is_absent(&err) => below(),
             Some(opened) => opened,
@@ -172,7 +171,7 @@ impl Overlay {
         let Some(dir) = dir else { return Ok(()) };
         let omit = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
-        match self.store.upper_place(dir)?.set_times(omit, now) {
+        match self.store.upper_place(dir).set_times(omit, now) {
             // It has landed between the two looks, and its entries with it.
             Err(err) if is_absent(&err) => Ok(()),
             set => set.doing(|| format!("set the times of the directory of {path}")),
@@ -195,7 +194,7 @@ impl Overlay {
     pub(super) fn upper_structure(&self, path: &RelPath, made: Made, caller: &Caller) -> Result<NewUpper<'_>> {
         let heritage = self.heritage(path, made.kind, made.mode, caller)?;
         let new = self.store.create_upper_node(made.kind, made.device)?;
-        let place = self.store.upper_place(new.id())?;
+        let place = self.store.upper_place(new.id());
         heritage.give_upper_node(&place, made.kind).doing(|| format!("give {path} an owner"))?;
         Ok(new)
     }
@@ -443,7 +442,7 @@ impl Overlay {
 
     /// What stands for structure in upper, as a descriptor that only serves to look at it: it lands with its attributes.
     pub(in crate::overlay) fn upper_node(&self, id: UpperId) -> Result<File> {
-        let opened = self.store.upper_place(id)?.open(OFlags::PATH);
+        let opened = self.store.upper_place(id).open(OFlags::PATH);
         opened.map(File::from).doing(|| format!("open upper entry {id}"))
     }
 }

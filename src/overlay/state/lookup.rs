@@ -482,7 +482,7 @@ impl Overlay {
             (path.clone(), state.uppers.at(&path))
         };
         match upper {
-            Some(id) => self.store.upper_place(id)?.read_symlink().doing(|| format!("read symlink {path}")),
+            Some(id) => self.store.upper_place(id).read_symlink().doing(|| format!("read symlink {path}")),
             None => match self.lower.place(&path)?.read_symlink() {
                 // Someone has put something else there, or nothing is there: the kernel looks the name up anew.
                 Err(err) if matches!(err.raw_os_error(), Some(libc::EINVAL | libc::ENOENT)) => {

@@ -270,7 +270,7 @@ impl Overlay {
 
     fn make_upper_dir(&self, version: &Version) -> Result<NewUpper<'_>> {
         let new = self.store.create_upper_node(FileKind::Directory, 0)?;
-        let place = self.store.upper_place(new.id())?;
+        let place = self.store.upper_place(new.id());
         place.set_owner(Some(version.uid), Some(version.gid))?;
         place.set_mode(version.mode)?;
         place.set_times(file::to_timespec(version.mtime), file::to_timespec(version.mtime))?;
@@ -284,7 +284,7 @@ impl Overlay {
         if *what == What::Symlink {
             let target = file::read_all(content)?;
             let new = self.store.create_upper_symlink(std::ffi::OsStr::from_bytes(&target))?;
-            let place = self.store.upper_place(new.id())?;
+            let place = self.store.upper_place(new.id());
             place.set_owner(owner.0, owner.1)?;
             place.set_times(file::to_timespec(version.mtime), file::to_timespec(version.mtime))?;
             place.sync_dir()?;
@@ -301,7 +301,7 @@ impl Overlay {
         file::set_mode(fd, file::mode_beside_list(version.mode, version.group, Some(&upper.file))?)?;
         file::set_times(fd, file::to_timespec(version.mtime), file::to_timespec(version.mtime))?;
         upper.file.sync_all()?;
-        self.store.upper_place(upper.new.id())?.sync_dir()?;
+        self.store.upper_place(upper.new.id()).sync_dir()?;
         Ok(Content { new: upper.new, file: Some(upper.file) })
     }
 

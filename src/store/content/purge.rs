@@ -157,7 +157,7 @@ impl Store {
         if backup.size <= content::INLINE_BYTES_MAX {
             return Ok(backup.size);
         }
-        let place = self.dirs.content_place(&backup.digest.to_string())?;
+        let place = self.dirs.content_place(&backup.digest.to_string());
         let kept = place.stat().doing(|| format!("stat kept content {}", backup.digest))?;
         Ok(kept.map_or(backup.size, |meta| backup.size.min(meta.blocks.saturating_mul(512))))
     }
@@ -233,7 +233,7 @@ impl Store {
     /// Returns `None` if the content had no file.
     fn set_aside(&self, digest: Digest) -> Result<Option<String>> {
         let name = content::passing_name();
-        let (place, aside) = (self.dirs.content_place(&digest.to_string())?, self.dirs.content_place(&name)?);
+        let (place, aside) = (self.dirs.content_place(&digest.to_string()), self.dirs.content_place(&name));
         match place.rename(&aside, RenameFlags::NOREPLACE) {
             Ok(()) => Ok(Some(name)),
             Err(err) if err.kind() == std::io::ErrorKind::NotFound => Ok(None),

@@ -229,7 +229,7 @@ impl StateDirs {
     }
 
     pub fn open_stage_file(&self, id: UpperId) -> Result<File> {
-        let place = self.stage_place(id)?;
+        let place = self.stage_place(id);
         let doing = || format!("open upper file {id} in {}", self.description);
         match place.open(OFlags::RDWR) {
             Err(err) if err.raw_os_error() == Some(libc::EACCES) => open_despite_mode(&place).doing(doing),
@@ -256,7 +256,7 @@ impl StateDirs {
 
     /// Opens an upper file read-only. If its mode permits that, the mode stays as it is.
     pub fn read_stage_file(&self, id: UpperId) -> Result<File> {
-        open_kept(&self.stage_place(id)?).doing(|| format!("open upper file {id} in {}", self.description))
+        open_kept(&self.stage_place(id)).doing(|| format!("open upper file {id} in {}", self.description))
     }
 
     /// Restores the modes of upper files that a process was opening when it died ([`open_despite_mode`]).
@@ -264,7 +264,7 @@ impl StateDirs {
         let doing = || format!("restore modes in {}/stage", self.description);
         for entry in crate::sys::tree::list(self.stage.as_fd()).doing(doing)? {
             let Some((id, mode)) = parse_mode_note(&entry.name) else { continue };
-            let restored = match self.stage_place(id)?.set_mode(mode) {
+            let restored = match self.stage_place(id).set_mode(mode) {
                 Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
                 restored => restored,
             };
@@ -288,8 +288,8 @@ impl StateDirs {
         Meta::at(self.stage.as_fd(), OsStr::new(&id.to_string()))
     }
 
-    pub fn stage_place(&self, id: UpperId) -> Result<Place> {
-        Ok(Place { dir: Arc::clone(&self.stage), name: OsString::from(id.to_string()) })
+    pub fn stage_place(&self, id: UpperId) -> Place {
+        Place { dir: Arc::clone(&self.stage), name: OsString::from(id.to_string()) }
     }
 
     /// Returns the names of all files of large content. In a directory that serves for both, upper files are beside them.
@@ -309,8 +309,8 @@ impl StateDirs {
         Arc::clone(&self.content)
     }
 
-    pub fn content_place(&self, name: &str) -> Result<Place> {
-        Ok(Place { dir: Arc::clone(&self.content), name: OsString::from(name) })
+    pub fn content_place(&self, name: &str) -> Place {
+        Place { dir: Arc::clone(&self.content), name: OsString::from(name) }
     }
 
     /// Gives a file to whoever the state belongs to: root works in a user's project, too.

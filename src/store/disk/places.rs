@@ -75,7 +75,7 @@ impl Store {
         }
         for row in self.load_upper()?.into_iter().filter(|row| row.what != What::Whiteout) {
             let doing = || format!("stat upper file {}", row.id);
-            if self.dirs.stage_place(row.id)?.stat().doing(doing)?.is_none() {
+            if self.dirs.stage_place(row.id).stat().doing(doing)?.is_none() {
                 return Ok(true);
             }
         }
@@ -90,7 +90,7 @@ impl Store {
             rows.collect::<rusqlite::Result<Vec<_>>>()?
         };
         for name in names {
-            if self.dirs.content_place(&name)?.stat().doing(|| format!("stat content {name}"))?.is_none() {
+            if self.dirs.content_place(&name).stat().doing(|| format!("stat content {name}"))?.is_none() {
                 return Ok(true);
             }
         }

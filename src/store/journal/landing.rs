@@ -179,7 +179,7 @@ impl<'a> Landing<'a> {
         let new = Meta::of(file.as_fd()).doing(doing)?.stamp();
         let step = Step { path: path.clone(), expect: expect.map(Meta::stamp), act: Act::Raise { upper, new } };
         self.work.push(step, place);
-        let waiting = self.work.store.dirs.stage_place(upper)?;
+        let waiting = self.work.store.dirs.stage_place(upper);
         let staged = self.work.last();
         (staged.waiting, staged.placed, staged.expect_looks) = (Some(waiting), Some(new), expect.copied());
         Ok(())

@@ -430,12 +430,12 @@ fn by_a_name_it_has(lower: &Tree, step: &Step) -> Result<Step> {
     let (Act::Rewrite { .. }, Some(file)) = (&step.act, step.expect) else { return Ok(step.clone()) };
     let here = lower.stat(&step.path).doing(|| format!("stat {}", step.path))?;
     let is_here = here.is_some_and(|here| (here.device, here.inode) == (file.device, file.inode));
-    let other = if is_here { None } else { find_name(lower, file.key())? };
+    let other = if is_here { None } else { find_name(lower, file.key()) };
     Ok(Step { path: other.unwrap_or_else(|| step.path.clone()), ..step.clone() })
 }
 
 /// Searches the whole project. This is rare: few files are in the middle of a rewrite, and those seldom lose their name.
-fn find_name(lower: &Tree, file: InodeKey) -> Result<Option<RelPath>> {
+fn find_name(lower: &Tree, file: InodeKey) -> Option<RelPath> {
     let mut dirs = vec![RelPath::root()];
     while let Some(dir) = dirs.pop() {
         // A directory that cannot be listed, or has been removed meanwhile, cannot be mended.
@@ -445,12 +445,12 @@ fn find_name(lower: &Tree, file: InodeKey) -> Result<Option<RelPath>> {
             let is_it = || lower.stat(&path).is_ok_and(|found| found.is_some_and(|found| found.key() == file));
             match entry.kind {
                 FileKind::Directory => dirs.push(path),
-                FileKind::Regular if entry.inode == file.inode && is_it() => return Ok(Some(path)),
+                FileKind::Regular if entry.inode == file.inode && is_it() => return Some(path),
                 _ => {}
             }
         }
     }
-    Ok(None)
+    None
 }
 
 /// True if the directories made for a landing are all there, so that no undoing has taken them away.

@@ -377,7 +377,7 @@ impl Store {
     /// Makes a symlink of upper content.
     pub fn create_upper_symlink(&self, target: &OsStr) -> Result<NewUpper<'_>> {
         let new = self.new_upper();
-        let place = self.dirs.stage_place(new.id)?;
+        let place = self.dirs.stage_place(new.id);
         place.make_symlink(target).doing(|| format!("make upper symlink {}", new.id))?;
         self.unsynced.note_names();
         Ok(new)
@@ -386,7 +386,7 @@ impl Store {
     /// Like [`Self::create_upper_symlink`], with the owner and times of `like`.
     pub fn copy_upper_symlink(&self, target: &OsStr, like: &Meta) -> Result<NewUpper<'_>> {
         let new = self.create_upper_symlink(target)?;
-        let place = self.upper_place(new.id)?;
+        let place = self.upper_place(new.id);
         let times = || place.set_times(file::to_timespec(like.atime), file::to_timespec(like.mtime));
         let dressed = place.give_owner(like.uid, like.gid).and_then(|()| times());
         dressed.doing(|| format!("dress upper symlink {}", new.id))?;
@@ -396,7 +396,7 @@ impl Store {
     /// Makes a directory, FIFO, socket or device of upper content, private until it is given its mode.
     pub fn create_upper_node(&self, kind: FileKind, device: u64) -> Result<NewUpper<'_>> {
         let new = self.new_upper();
-        let place = self.dirs.stage_place(new.id)?;
+        let place = self.dirs.stage_place(new.id);
         let made = match kind == FileKind::Directory {
             true => place.make_dir(Mode::RWXU),
             false => place.make_node(kind, Mode::RUSR | Mode::WUSR, device),

@@ -77,7 +77,7 @@ impl Staged {
         let waiting = match &step.act {
             Act::Place { temp, .. } | Act::Supplant { temp, .. } | Act::Remove { temp } => Some(place.sibling(&temp.0)),
             Act::Take { .. } => other.clone(),
-            Act::Raise { upper, .. } => Some(store.dirs.stage_place(*upper)?),
+            Act::Raise { upper, .. } => Some(store.dirs.stage_place(*upper)),
             Act::Rewrite { .. } | Act::Move { .. } | Act::Relocate { .. } | Act::Exchange { .. } | Act::Link { .. } => {
                 None
             }
