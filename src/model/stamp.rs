@@ -32,6 +32,22 @@ impl Stamp {
     pub fn key(&self) -> InodeKey {
         InodeKey { device: self.device, inode: self.inode, btime: self.btime }
     }
+
+    pub fn number(&self) -> (u64, u64) {
+        self.key().number()
+    }
+
+    /// True if nothing hints at other content. The time of the inode itself does not: a chmod or a rename is no new content.
+    pub fn has_same_content(&self, other: &Self) -> bool {
+        (self.number(), self.size, self.mtime) == (other.number(), other.size, other.mtime)
+    }
+}
+
+impl InodeKey {
+    /// Tells the inode from all others of its time: soon after that, another may have it.
+    pub fn number(self) -> (u64, u64) {
+        (self.device, self.inode)
+    }
 }
 
 /// How an inode of lower is told from a later one that reuses its number.
@@ -47,7 +63,7 @@ pub enum Births {
 impl Births {
     /// Whether the two may be the same inode, as far as numbers and births tell.
     pub fn may_be_one(self, one: InodeKey, other: InodeKey) -> bool {
-        (one.device, one.inode) == (other.device, other.inode) && (!self.tell(one, other) || one.btime == other.btime)
+        one.number() == other.number() && (!self.tell(one, other) || one.btime == other.btime)
     }
 
     /// Stricter: for callers that must not take another inode for this one. Where births do not tell, a difference in

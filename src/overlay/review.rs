@@ -29,7 +29,6 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::error::Context;
-use super::files::copy_up::same_content_stamp;
 use super::files::handles::OpenFile;
 use super::judge::side::Side;
 use super::{Error, Overlay, Result, State};
@@ -210,7 +209,7 @@ impl Overlay {
         let mut present = self.present_side(row.path())?;
         let stamp = present.meta.map(|meta| meta.stamp());
         if let (Below::Entry { stamp: base, .. }, Some(now)) = (row.base.below, stamp)
-            && same_content_stamp(&base, &now)
+            && base.has_same_content(&now)
             && self.is_as_based(row, &mut present)?
         {
             return Ok(present);

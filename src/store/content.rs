@@ -94,9 +94,7 @@ impl super::Store {
     pub fn unstage(&self, id: UpperId, digest: Digest) -> Result<()> {
         let doing = || "take back content kept by name".to_owned();
         let (kept, upper) = (self.dirs.content_place(&digest.to_string()), self.dirs.stage_place(id));
-        let inode = |place: &Place| -> Result<Option<(u64, u64)>> {
-            Ok(place.stat().doing(doing)?.map(|meta| (meta.device, meta.inode)))
-        };
+        let inode = |place: &Place| place.stat().map(|meta| meta.map(|meta| meta.number())).doing(doing);
         let ours = inode(&upper)?;
         if self.is_halted() || ours.is_none() || inode(&kept)? != ours {
             return Ok(());

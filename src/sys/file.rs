@@ -192,6 +192,10 @@ impl Meta {
         self.stamp().key()
     }
 
+    pub fn number(&self) -> (u64, u64) {
+        self.key().number()
+    }
+
     pub fn is_file(&self) -> bool {
         self.kind == FileKind::Regular
     }

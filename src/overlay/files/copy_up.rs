@@ -132,7 +132,7 @@ impl Overlay {
     /// not because of another name, someone may have written and put the mtime back; that is assumed unless the digest
     /// known of the content says otherwise.
     fn has_moved_on(&self, node: NodeId, opened: &Stamp, now: &Meta, lower: &File) -> bool {
-        if !same_content_stamp(opened, &now.stamp()) {
+        if !opened.has_same_content(&now.stamp()) {
             return true;
         }
         if opened.ctime == now.ctime || now.links > 1 {
@@ -391,11 +391,6 @@ impl Overlay {
         }
         true
     }
-}
-
-/// Leaves out the time of the inode itself: a chmod is no new content.
-pub(in crate::overlay) fn same_content_stamp(a: &Stamp, b: &Stamp) -> bool {
-    (a.device, a.inode, a.size, a.mtime) == (b.device, b.inode, b.size, b.mtime)
 }
 
 pub(super) fn copy_file(from: &File, meta: &Meta, to: &File, keep: Keep, keep_set_id: bool) -> std::io::Result<()> {

@@ -17,7 +17,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use super::comes_back::TakenFrom;
-use super::copy_up::same_content_stamp;
 use super::passed::PassedHandle;
 use super::witness::Seen;
 use crate::model::{Digest, InodeKey, Reason, RelPath, Stamp};
@@ -397,7 +396,7 @@ impl Handle {
     /// Our own doing has changed lower from `before` to `after`, with the same content.
     pub fn touched(&self, before: &Stamp, after: &Stamp) {
         let mut opened = self.opened.lock();
-        if opened.is_some_and(|opened| same_content_stamp(&opened, before)) {
+        if opened.is_some_and(|opened| opened.has_same_content(before)) {
             *opened = Some(*after);
         }
     }

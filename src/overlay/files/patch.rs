@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 
-use super::copy_up::{Keep, copy_file, same_content_stamp};
+use super::copy_up::{Keep, copy_file};
 use super::handles::{Backing, Handle, HandleId, OpenFile, OpenFlags};
 use super::set_id::drop_set_id;
 use crate::diff::measure;
@@ -271,10 +271,9 @@ impl State {
     fn show(&mut self, one: Staged<'_>, row: UpperRow) {
         let Staged { writing, open, new, file } = one;
         let before = open.upper().and_then(|id| self.uppers.remove(id));
-        let is_other = |opened| !same_content_stamp(&opened, &writing.was.stamp());
         let moved_on = match &before {
             Some(upper) => upper.moved_on,
-            None => writing.handle.opened().is_some_and(is_other),
+            None => writing.handle.opened().is_some_and(|opened| !opened.has_same_content(&writing.was.stamp())),
         };
         let synced = before.is_some_and(|upper| upper.synced && upper.has_row());
         self.uppers.insert(Upper { moved_on, synced, ..Upper::written(row) });

@@ -10,7 +10,6 @@ use super::claim::{Claim, Job};
 use super::compare::Comparison;
 use crate::model::{RelPath, Stamp};
 use crate::overlay::error::Context;
-use crate::overlay::files::copy_up::same_content_stamp;
 use crate::overlay::files::handles::Backing;
 use crate::overlay::state::lookup::Origin;
 use crate::overlay::state::uppers::{Recorded, Upper};
@@ -143,7 +142,7 @@ impl Overlay {
         // Structure is one change with the deletion whose place it took, and would not be judged without that.
         let is_content = |meta: &Meta| has_content(meta) && !theirs.what.is_structure();
         let below = self.lower.stat(to).doing(|| format!("stat {to}"))?;
-        let is_base = |meta: &Meta| matches!(theirs.base.below, Below::Entry { stamp, .. } if same_content_stamp(&stamp, &meta.stamp()));
+        let is_base = |meta: &Meta| matches!(theirs.base.below, Below::Entry { stamp, .. } if stamp.has_same_content(&meta.stamp()));
         let is_it = |meta: &Meta| self.births.may_be_one(stamp.key(), meta.key());
         let may_go = |meta: &Meta| self.may_exchange_names(path, to, meta.kind);
         Ok(below.filter(|meta| as_it_was && is_content(meta) && is_it(meta) && is_base(meta) && may_go(meta)))

@@ -9,7 +9,6 @@ use super::claim::Job;
 use crate::diff::{self, TEXT_BYTES_MAX};
 use crate::model::{Digest, Looks, RelPath};
 use crate::overlay::error::Context;
-use crate::overlay::files::copy_up::same_content_stamp;
 use crate::overlay::{Overlay, Result};
 use crate::store::{self, Kept, StagedContent, UpperRow, Version, What};
 use crate::sys::file::{self, FileKind, Listed, Meta, Standing};
@@ -163,7 +162,7 @@ impl Side {
     /// This side as it was opened anew; `None` if it is another by now.
     pub(in crate::overlay) fn reopened(&self, opened: Self) -> Option<Self> {
         let (closed, now) = (self.meta?.stamp(), opened.meta?.stamp());
-        let same = self.kind == opened.kind && same_content_stamp(&closed, &now);
+        let same = self.kind == opened.kind && closed.has_same_content(&now);
         same.then_some(Self { digest: self.digest, ..opened })
     }
 

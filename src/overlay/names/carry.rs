@@ -197,7 +197,7 @@ impl Overlay {
                 !self.is_privileged(&meta) && !self.is_capable(path, &meta)? && !is_written
             }
         };
-        let (_, along) = survey.crossing.entry((meta.device, meta.inode)).or_insert((meta.links, 0));
+        let (_, along) = survey.crossing.entry(meta.number()).or_insert((meta.links, 0));
         *along += 1;
         if may { Ok(()) } else { Err(EXDEV) }
     }

@@ -183,7 +183,7 @@ impl State {
         self.windows.linked(source, meta);
         let Some(upper) = self.uppers.at(source).and_then(|id| self.uppers.get(id)) else { return };
         let Below::Entry { stamp, mode, .. } = upper.row.base.below else { return };
-        if (stamp.device, stamp.inode) == (meta.device, meta.inode) {
+        if stamp.number() == meta.number() {
             let below = Below::Entry {
                 stamp: Stamp { ctime: meta.ctime, btime: meta.btime, ..stamp },
                 mode,

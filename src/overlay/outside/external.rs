@@ -13,7 +13,6 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::model::{ChangeKind, Digest, RelPath, Stamp, Timestamp};
 use crate::overlay::error::Context;
-use crate::overlay::files::copy_up::same_content_stamp;
 use crate::overlay::judge::side::Side;
 use crate::overlay::review::{Reviewed, failed};
 use crate::overlay::{Overlay, Result, Seen, State};
@@ -357,7 +356,7 @@ impl State {
 impl Seen {
     /// True if no more has changed than a new name or mode changes.
     fn is_like(&self, now: &Stamp) -> bool {
-        same_content_stamp(&self.stamp, now)
+        self.stamp.has_same_content(now)
     }
 
     /// True if `now` may be the same inode. The number alone does not tell: it is soon reused.

@@ -490,7 +490,7 @@ impl Nodes {
     /// True if a node stands for the lower inode that has this stamp.
     pub fn has_lower(&self, id: NodeId, stamp: &Stamp) -> bool {
         let lower = self.nodes.get(id).and_then(Node::lower);
-        lower.is_some_and(|lower| (lower.device, lower.inode) == (stamp.device, stamp.inode))
+        lower.is_some_and(|lower| lower.number() == stamp.number())
     }
 
     /// True if another node stands for a lower inode, and this one is neither open nor apart for the moment.

@@ -4,7 +4,6 @@
 //! each is checked against the file as it was, because a name may have become another file's meanwhile.
 
 use crate::model::{Digest, RelPath, Stamp};
-use crate::overlay::files::copy_up::same_content_stamp;
 use crate::overlay::judge::side::Side;
 use crate::overlay::names::carry::Move;
 use crate::overlay::{Overlay, Seen, State};
@@ -22,7 +21,7 @@ impl Overlay {
         let known = self.state.lock().digest_known(path, then);
         match known.zip(present.bytes.as_ref()) {
             Some((known, bytes)) => Digest::of(bytes) != known,
-            None => !same_content_stamp(then, &now),
+            None => !then.has_same_content(&now),
         }
     }
 }
@@ -47,7 +46,7 @@ impl State {
         let stamp = after.stamp();
         for path in [path.clone()].into_iter().chain(self.others_of(path, before, &stamp)) {
             self.sights.unchanged(&path, before, &stamp);
-            if let Some(seen) = self.seen.get_mut(&path).filter(|seen| same_content_stamp(&seen.stamp, before)) {
+            if let Some(seen) = self.seen.get_mut(&path).filter(|seen| seen.stamp.has_same_content(before)) {
                 seen.stamp = stamp;
             }
             self.windows.touched(&path, before, &stamp);
@@ -67,12 +66,12 @@ impl State {
     /// The digest of what lower has at `path`, if it is known and the file is as at `then`, but for what a new name or
     /// mode changes.
     pub(in crate::overlay) fn digest_known(&self, path: &RelPath, then: &Stamp) -> Option<Digest> {
-        self.seen.get(path).filter(|seen| same_content_stamp(&seen.stamp, then))?.content.map(|kept| kept.digest)
+        self.seen.get(path).filter(|seen| seen.stamp.has_same_content(then))?.content.map(|kept| kept.digest)
     }
 
     /// The other paths of lower's file at `path`, if it still is the file that it was before an operation of ours.
     pub(in crate::overlay) fn others_of(&self, path: &RelPath, before: &Stamp, after: &Stamp) -> Vec<RelPath> {
-        match (before.device, before.inode) == (after.device, after.inode) {
+        match before.number() == after.number() {
             true => self.nodes.other_paths(path),
             false => Vec::new(),
         }
@@ -96,7 +95,7 @@ impl State {
         let now = Seen { stamp, content };
         if let Some(before) = before.map(Meta::stamp) {
             for other in self.others_of(path, &before, &stamp) {
-                if let Some(seen) = self.seen.get_mut(&other).filter(|seen| same_content_stamp(&seen.stamp, &before)) {
+                if let Some(seen) = self.seen.get_mut(&other).filter(|seen| seen.stamp.has_same_content(&before)) {
                     *seen = now.clone();
                 }
             }

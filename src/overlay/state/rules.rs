@@ -395,7 +395,7 @@ impl RuleSource {
 
 fn is_root_of(lower: &Tree, dir: &Path) -> bool {
     let root = lower.stat(&RelPath::root()).ok().flatten();
-    let root = root.map(|meta| (meta.device, meta.inode));
+    let root = root.map(|meta| meta.number());
     std::fs::metadata(dir).is_ok_and(|dir| root == Some((dir.dev(), dir.ino())))
 }
 

@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 
 use crate::model::{Births, ChangeId, ChangeKind, Reason, RelPath, Stamp};
-use crate::overlay::files::copy_up::same_content_stamp;
 use crate::store::{Base, Below, Held, Kept, UpperId, UpperRow, What};
 
 #[derive(Debug)]
@@ -71,7 +70,7 @@ impl Upper {
     fn on_copy(&self, before: &Stamp, after: &Stamp) -> Option<UpperRow> {
         let mut row = self.row.clone();
         match &mut row.base.below {
-            Below::Entry { stamp, .. } if same_content_stamp(stamp, before) => *stamp = *after,
+            Below::Entry { stamp, .. } if stamp.has_same_content(before) => *stamp = *after,
             Below::Entry { .. } | Below::Nothing => return None,
         }
         Some(row)
@@ -222,13 +221,13 @@ impl Uppers {
 
     /// The entry that stands for a lower inode with several names.
     pub fn of_inode(&self, inode: &Stamp) -> Option<UpperId> {
-        let mut ids = self.by_inode.get(&number(inode))?.iter().rev();
+        let mut ids = self.by_inode.get(&inode.number())?.iter().rev();
         ids.find(|id| self.get(**id).is_some_and(|upper| upper.is_of(inode, self.births))).copied()
     }
 
     /// How many names of a lower inode stand for something else in the view, or for nothing.
     pub fn names_taken(&self, inode: &Stamp) -> u32 {
-        let ids = self.by_taken.get(&number(inode)).into_iter().flatten();
+        let ids = self.by_taken.get(&inode.number()).into_iter().flatten();
         // What has landed since is based on another inode.
         let taken = ids.filter(|id| self.get(**id).is_some_and(|upper| upper.takes_one_name_of(inode, self.births)));
         u32::try_from(taken.count()).unwrap_or(u32::MAX)
@@ -238,12 +237,12 @@ impl Uppers {
     /// `after` now, with `content`. Such an entry takes its name as it is, whatever the file has become by our own doing.
     /// Returns the rows that the database must have.
     pub fn taken_as_written(&mut self, before: &Stamp, after: &Stamp, content: Option<Kept>) -> Vec<UpperRow> {
-        let takers = self.by_taken.get(&number(before)).filter(|_| self.births.may_be_one(before.key(), after.key()));
+        let takers = self.by_taken.get(&before.number()).filter(|_| self.births.may_be_one(before.key(), after.key()));
         let mut rows = Vec::new();
         for id in takers.into_iter().flatten() {
             if let Some(upper) = self.entries.get_mut(id)
                 && let Below::Entry { stamp, .. } = &mut upper.row.base.below
-                && same_content_stamp(stamp, before)
+                && stamp.has_same_content(before)
             {
                 *stamp = *after;
                 upper.row.base.found = content;
@@ -381,7 +380,7 @@ impl Uppers {
 
     fn note_base(&mut self, id: UpperId, below: Below) {
         let Below::Entry { stamp, links, .. } = below else { return };
-        let inode = number(&stamp);
+        let inode = stamp.number();
         self.based_on.insert(id, inode);
         let found_by = match links {
             0 | 1 => &mut self.by_taken,
@@ -501,8 +500,4 @@ impl Uppers {
             }
         }
     }
-}
-
-fn number(inode: &Stamp) -> (u64, u64) {
-    (inode.device, inode.inode)
 }

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use crate::model::{Digest, RelPath, Stamp};
 use crate::overlay::error::Context;
-use crate::overlay::files::copy_up::same_content_stamp;
 use crate::overlay::files::handles::OpenFile;
 use crate::overlay::judge::claim::Job;
 use crate::overlay::judge::side::Side;
@@ -65,7 +64,7 @@ enum Found {
 
 impl Window {
     fn touched(&mut self, before: &Stamp, after: &Stamp) {
-        if let Some(landed) = self.landed.as_mut().filter(|landed| same_content_stamp(landed, before)) {
+        if let Some(landed) = self.landed.as_mut().filter(|landed| landed.has_same_content(before)) {
             *landed = *after;
         }
     }
@@ -77,7 +76,7 @@ impl Window {
 
     fn is_as_left(&self, present: Option<Stamp>) -> bool {
         match (self.landed, present) {
-            (Some(landed), Some(present)) => same_content_stamp(&landed, &present),
+            (Some(landed), Some(present)) => landed.has_same_content(&present),
             (None, None) => true,
             (Some(_), None) | (None, Some(_)) => false,
         }
@@ -157,7 +156,7 @@ impl Overlay {
             if self.has_gone_back(&landing, there.as_ref()) {
                 // The window stays here, with the copy if there is one.
                 let Some(copy) = &there else { continue };
-                landing.note.file = Some(inode(&copy.stamp()));
+                landing.note.file = Some(copy.number());
             }
             let mut state = self.state.lock();
             let is_older = state.past.get(&landing.path).is_some_and(|known| known.from.is_some());
@@ -173,7 +172,7 @@ impl Overlay {
     /// `moved_back`.
     fn has_gone_back(&self, landing: &RecentLanding, there: Option<&Meta>) -> bool {
         let Some(file) = landing.note.file else { return false };
-        let is_it = |there: &Meta| inode(&there.stamp()) == file;
+        let is_it = |there: &Meta| there.number() == file;
         let is_at = |path: &RelPath| self.seen_at(path).as_ref().is_some_and(is_it);
         if there.is_some_and(is_it) || is_at(landing.opened_at()) {
             return false;
@@ -208,7 +207,7 @@ impl Overlay {
     pub(in crate::overlay) fn note_first_by_any_name(&self, path: &RelPath, meta: &Meta) -> Result<()> {
         let stamp = meta.stamp();
         let mut state = self.state.lock();
-        let window = state.windows.of.get(&inode(&stamp)).filter(|window| window.is_as_left(Some(stamp)));
+        let window = state.windows.of.get(&stamp.number()).filter(|window| window.is_as_left(Some(stamp)));
         match window.and_then(|window| window.first) {
             Some(first) => self.note_first(&mut state, path, first),
             None => Ok(()),
@@ -273,7 +272,7 @@ impl State {
 impl Windows {
     fn find(&mut self, path: &RelPath, present: &Side) -> Found {
         let stamp = present.meta.map(|meta| meta.stamp());
-        let of_inode = stamp.and_then(|stamp| self.of.get(&inode(&stamp)));
+        let of_inode = stamp.and_then(|stamp| self.of.get(&stamp.number()));
         // The inode number may be another file's by now.
         let of_inode = of_inode.filter(|window| window.told == Told::Landing || window.is_as_left(stamp));
         let windows = [self.at.get(path), of_inode];
@@ -323,7 +322,7 @@ impl Windows {
     /// The same for a landing that has come; `None` if what comes next is judged by itself.
     pub fn note_of_landed(&self, path: &RelPath) -> Option<WindowNote> {
         let window = self.at.get(path)?;
-        Some(WindowNote::now(window.opened_elsewhere(path), window.first, window.landed.as_ref().map(inode)))
+        Some(WindowNote::now(window.opened_elsewhere(path), window.first, window.landed.map(|landed| landed.number())))
     }
 
     /// Restores the window of a landing in the log; `there` is what its path has now. Called for the latest landings
@@ -332,7 +331,7 @@ impl Windows {
         let there = there.filter(|meta| !meta.is_dir()).map(|meta| (meta.stamp(), meta.links));
         let mut landed = landing.stamp();
         if let (Some(landed), None, Some((there, _))) = (&mut landed, landing.note.file, there) {
-            (landed.device, landed.inode) = inode(&there);
+            (landed.device, landed.inode) = there.number();
         }
         let now = Instant::now();
         let window = Window {
@@ -342,22 +341,22 @@ impl Windows {
             landed,
             told: Told::Log(landing.left.and_then(|left| left.content).map(|kept| kept.digest)),
         };
-        let here = there.filter(|(there, _)| landed.is_some_and(|landed| inode(&landed) == inode(there)));
+        let here = there.filter(|(there, _)| landed.is_some_and(|landed| landed.number() == there.number()));
         if landing.is_last && (landed.is_none() || here.is_some()) {
             self.at.entry(landing.path.clone()).or_insert_with(|| window.clone());
         }
         // It is found by another name, which it had or which a rename has given it.
         if let Some(landed) = landed.filter(|_| here.is_none_or(|(_, links)| links > 1)) {
-            self.of.entry(inode(&landed)).or_insert(window);
+            self.of.entry(landed.number()).or_insert(window);
         }
     }
 
     /// If the log says that what is at `path` landed with other times: its stamp then, and its content.
     fn told_otherwise(&self, path: &RelPath, now: &Stamp) -> Option<(Stamp, Option<Digest>)> {
-        let windows = [self.at.get(path), self.of.get(&inode(now))];
+        let windows = [self.at.get(path), self.of.get(&now.number())];
         windows.into_iter().flatten().find_map(|window| match (window.told, window.landed) {
             (Told::Log(content), Some(landed))
-                if inode(&landed) == inode(now) && landed.size == now.size && landed.mtime != now.mtime =>
+                if landed.number() == now.number() && landed.size == now.size && landed.mtime != now.mtime =>
             {
                 Some((landed, content))
             }
@@ -368,7 +367,7 @@ impl Windows {
     fn end(&mut self, path: &RelPath, present: &Side) {
         self.at.remove(path);
         if let Some(meta) = present.meta {
-            self.of.remove(&inode(&meta.stamp()));
+            self.of.remove(&meta.number());
         }
     }
 
@@ -382,7 +381,7 @@ impl Windows {
         (window.last, window.landed, window.told) = (last, stamp, Told::Landing);
         let window = window.clone();
         if let Some(landed) = landed.filter(|landed| landed.links > 1) {
-            self.of.insert(inode(&landed.stamp()), window);
+            self.of.insert(landed.number(), window);
         }
         // If thousands land within one window none of them is old. The search is repeated only at twice as many, and so
         // costs each landing next to nothing.
@@ -408,7 +407,7 @@ impl Windows {
     pub fn linked(&mut self, path: &RelPath, meta: &Meta) {
         let stamp = meta.stamp();
         if let Some(window) = self.at.get(path).filter(|window| window.is_as_left(Some(stamp))) {
-            self.of.insert(inode(&stamp), window.clone());
+            self.of.insert(stamp.number(), window.clone());
         }
     }
 
@@ -448,14 +447,10 @@ impl Windows {
     /// What a landing left at `path` was `before` and is `after` by our own doing, with the same content.
     pub fn touched(&mut self, path: &RelPath, before: &Stamp, after: &Stamp) {
         // If a copy took its place, its other names are still those of the inode.
-        let shared = self.of.get_mut(&inode(before)).filter(|_| inode(before) == inode(after));
+        let shared = self.of.get_mut(&before.number()).filter(|_| before.number() == after.number());
         let windows = self.at.get_mut(path).into_iter().chain(shared);
         windows.for_each(|window| window.touched(before, after));
     }
-}
-
-fn inode(stamp: &Stamp) -> (u64, u64) {
-    (stamp.device, stamp.inode)
 }
 
 #[cfg(test)]

@@ -11,7 +11,6 @@ use super::restore::{Coming, Plan};
 use super::{UndoHow, undone_event};
 use crate::model::{BackupKind, ChangeId, RelPath, Stamp, Timestamp, Xattr};
 use crate::overlay::error::Context;
-use crate::overlay::files::copy_up::same_content_stamp;
 use crate::overlay::files::handles::{Access, Backing};
 use crate::overlay::judge::compare;
 use crate::overlay::judge::hold::held_id;
@@ -206,7 +205,7 @@ impl Overlay {
     /// hidden.
     fn stands(&self, row: &UpperRow, below: Option<&Meta>) -> Result<bool> {
         match (&row.base.below, below) {
-            (Below::Entry { stamp, .. }, Some(meta)) if meta.is_dir() => Ok(is_inode(stamp, meta)),
+            (Below::Entry { stamp, .. }, Some(meta)) if meta.is_dir() => Ok(stamp.number() == meta.number()),
             _ => self.is_as_based(row, &mut self.present_side(row.path())?),
         }
     }
@@ -502,12 +501,8 @@ fn comes_with_its_dir(path: &RelPath, operation: &Operation) -> bool {
 fn is_same(then: Option<&Meta>, now: Option<&Meta>) -> bool {
     match (then, now) {
         (None, None) => true,
-        (Some(then), Some(now)) if now.is_dir() => is_inode(&then.stamp(), now),
-        (Some(then), Some(now)) => same_content_stamp(&then.stamp(), &now.stamp()),
+        (Some(then), Some(now)) if now.is_dir() => then.number() == now.number(),
+        (Some(then), Some(now)) => then.stamp().has_same_content(&now.stamp()),
         (None, Some(_)) | (Some(_), None) => false,
     }
-}
-
-fn is_inode(stamp: &Stamp, meta: &Meta) -> bool {
-    (stamp.device, stamp.inode) == (meta.device, meta.inode)
 }

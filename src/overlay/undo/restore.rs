@@ -266,7 +266,7 @@ impl Overlay {
 
     fn is_link_of(&self, present: &Side, of: &RelPath) -> Result<bool> {
         let of = self.lower.stat(of).doing(|| format!("stat {of}"))?;
-        let is_same = present.meta.zip(of).is_some_and(|(meta, of)| (meta.device, meta.inode) == (of.device, of.inode));
+        let is_same = present.meta.zip(of).is_some_and(|(meta, of)| meta.number() == of.number());
         // Its content lives on under some other name.
         Ok(is_same || present.meta.is_some_and(|meta| meta.links > 1))
     }

@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 
 use crate::model::{RelPath, Stamp};
 use crate::overlay::error::Context;
-use crate::overlay::files::copy_up::same_content_stamp;
 use crate::overlay::files::handles::OpenFile;
 use crate::overlay::judge::claim::Job;
 use crate::overlay::judge::compare::Comparison;
@@ -51,7 +50,7 @@ impl Sights {
     /// The same, if it has seen the same file there already. Without a tree, since it is not known any more: forgets what
     /// was seen of this file.
     fn note_again(&mut self, tree: Option<u32>, path: &RelPath, stamp: Stamp) {
-        let is_of_it = |seen: &Stamp| (seen.device, seen.inode) == (stamp.device, stamp.inode);
+        let is_of_it = |seen: &Stamp| seen.number() == stamp.number();
         match tree {
             Some(tree) if self.last(tree, path).is_some_and(|seen| is_of_it(&seen)) => {
                 self.note(tree, path, Some(stamp));
@@ -70,7 +69,7 @@ impl Sights {
     /// nothing.
     pub fn unchanged(&mut self, path: &RelPath, before: &Stamp, after: &Stamp) {
         let sights = self.all_at(path).into_iter().flatten();
-        sights.filter(|sight| same_content_stamp(&sight.stamp, before)).for_each(|sight| sight.stamp = *after);
+        sights.filter(|sight| sight.stamp.has_same_content(before)).for_each(|sight| sight.stamp = *after);
     }
 
     /// What was at or below a path is gone, or something else is there.
@@ -123,7 +122,7 @@ impl Overlay {
         let Comparison { path, present, .. } = comparison;
         let last = |at: &RelPath| self.state.lock().sights.last(tree, at);
         Ok(match (present.meta, self.renamed_away(comparison)?) {
-            (None, Some((to, now))) => last(&to).is_some_and(|seen| !same_content_stamp(&seen, &now.stamp())),
+            (None, Some((to, now))) => last(&to).is_some_and(|seen| !seen.has_same_content(&now.stamp())),
             (_, _) => last(path).is_some_and(|seen| self.has_other_content(path, &seen, present)),
         })
     }
@@ -171,7 +170,7 @@ impl State {
     /// tree no more of it.
     pub(in crate::overlay) fn seen_of_source(&self, job: &Job, tree: Option<u32>) -> Option<Stamp> {
         let ((source, stamp), tree) = job.takes_along.as_ref().zip(tree)?;
-        self.sights.last(tree, source).filter(|seen| !same_content_stamp(seen, stamp))
+        self.sights.last(tree, source).filter(|seen| !seen.has_same_content(stamp))
     }
 
     /// A process of `tree` has put there what lower has at a path, or sees it there. The kernel does not tell by which of

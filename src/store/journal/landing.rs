@@ -690,7 +690,7 @@ pub(super) fn open_dirs_of<'a>(places: impl Iterator<Item = (&'a RelPath, &'a Pl
     for (path, place) in places {
         let what = format!("the directory of {path}");
         let meta = Meta::of(place.dir.as_fd()).doing(|| format!("stat {what}"))?;
-        if !seen.insert((meta.device, meta.inode)) {
+        if !seen.insert(meta.number()) {
             continue;
         }
         match place.open_dir() {

@@ -429,7 +429,7 @@ fn reopen_all((store, lower, project): (&Store, &Tree, Project), steps: &[Step])
 fn by_a_name_it_has(lower: &Tree, step: &Step) -> Result<Step> {
     let (Act::Rewrite { .. }, Some(file)) = (&step.act, step.expect) else { return Ok(step.clone()) };
     let here = lower.stat(&step.path).doing(|| format!("stat {}", step.path))?;
-    let is_here = here.is_some_and(|here| (here.device, here.inode) == (file.device, file.inode));
+    let is_here = here.is_some_and(|here| here.number() == file.number());
     let other = if is_here { None } else { find_name(lower, file.key()) };
     Ok(Step { path: other.unwrap_or_else(|| step.path.clone()), ..step.clone() })
 }

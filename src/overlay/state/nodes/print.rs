@@ -13,9 +13,8 @@ use crate::model::Stamp;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::overlay) struct Print([u8; 7]);
 
-/// Stands for the parts of a stamp that identify content, as in
-/// [`same_content_stamp`](crate::overlay::files::copy_up::same_content_stamp): all but the ctime and the time at
-/// which the inode was made.
+/// Stands for the parts of a stamp that identify content, as in [`Stamp::has_same_content`]: all but the ctime and the
+/// time at which the inode was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::overlay) struct ContentPrint([u8; 7]);
 

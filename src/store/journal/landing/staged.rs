@@ -250,7 +250,7 @@ impl Staged {
             _ => waiting
                 .stat()
                 .doing(doing)?
-                .is_some_and(|out| same_entry(&out, &expect) && self.looks_as_expected(&out)),
+                .is_some_and(|out| out.stamp().has_same_content(&expect) && self.looks_as_expected(&out)),
         };
         if is_expected {
             return Ok(());
@@ -317,7 +317,7 @@ impl Staged {
 
     fn is_made_here(&self, meta: &Meta) -> bool {
         match (&self.placed, &self.step.act) {
-            (Some(placed), _) if !meta.is_dir() => same_entry(meta, placed),
+            (Some(placed), _) if !meta.is_dir() => meta.stamp().has_same_content(placed),
             // A directory is changed by what later steps put into it.
             (_, Act::Place { inode, .. } | Act::Supplant { inode, .. }) => meta.inode == *inode,
             (_, _) => false,
@@ -332,7 +332,7 @@ impl Staged {
         }
         let moved = waiting.stat().doing(doing)?;
         match self.step.expect {
-            Some(expect) if !moved.is_some_and(|moved| same_entry(&moved, &expect)) => {
+            Some(expect) if !moved.is_some_and(|moved| moved.stamp().has_same_content(&expect)) => {
                 match waiting.rename(&self.place, RenameFlags::NOREPLACE) {
                     // Something newer still has come: it stays, and what waits becomes a backup when its name goes.
                     Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => {}
@@ -447,7 +447,7 @@ impl Staged {
     /// it was made, so that the next look finds it changed.
     fn as_made(&self, there: Meta) -> Meta {
         match self.placed {
-            Some(made) if !there.is_dir() && !same_entry(&there, &made) => {
+            Some(made) if !there.is_dir() && !there.stamp().has_same_content(&made) => {
                 let Stamp { device, inode, size, mtime, ctime, btime } = made;
                 Meta { device, inode, size, mtime, ctime, btime, ..there }
             }
@@ -485,7 +485,7 @@ impl Staged {
     }
 
     fn is_known(&self, there: &Meta) -> bool {
-        self.is_made_here(there) || self.step.expect.is_some_and(|expect| same_entry(there, &expect))
+        self.is_made_here(there) || self.step.expect.is_some_and(|expect| there.stamp().has_same_content(&expect))
     }
 
     /// Returns where this step takes an entry at `path`, if the entry goes along.
@@ -546,7 +546,7 @@ impl Staged {
         let here = self.place.stat().doing(doing)?;
         let as_expected = match (self.step.expect, &here) {
             (Some(_), Some(_)) if self.is_by_inode() => self.is_expected_inode(&here),
-            (Some(expect), Some(meta)) => same_entry(meta, &expect),
+            (Some(expect), Some(meta)) => meta.stamp().has_same_content(&expect),
             (None, None) => true,
             _ => false,
         };
@@ -688,12 +688,6 @@ pub(super) fn place_below(dirs: &mut Dirs, tree: &Tree, path: &RelPath) -> Resul
     dirs.place(path, || tree.place(path).doing(|| format!("open the directory of {path}")))
 }
 
-/// Compares without ctime, which a rename changes.
-fn same_entry(meta: &Meta, expect: &Stamp) -> bool {
-    let stamp = meta.stamp();
-    (stamp.device, stamp.inode, stamp.size, stamp.mtime) == (expect.device, expect.inode, expect.size, expect.mtime)
-}
-
 /// True if this is the inode that a step has made, even if it was written to since. It was made where it stands, so no
 /// overlay file system has given it a new birth time by copying it up.
 fn is_inode_made(meta: &Meta, inode: u64, made: &Option<Stamp>) -> bool {
@@ -705,11 +699,11 @@ fn is_inode_made(meta: &Meta, inode: u64, made: &Option<Stamp>) -> bool {
 }
 
 fn is_inode(meta: &Option<Meta>, expect: &Stamp) -> bool {
-    meta.is_some_and(|meta| (meta.device, meta.inode) == (expect.device, expect.inode))
+    meta.is_some_and(|meta| meta.number() == expect.number())
 }
 
 fn is_same_entry(place: &Place, expect: &Stamp) -> std::io::Result<bool> {
-    Ok(place.stat()?.is_some_and(|meta| same_entry(&meta, expect)))
+    Ok(place.stat()?.is_some_and(|meta| meta.stamp().has_same_content(expect)))
 }
 
 pub(super) fn discard_temp(waiting: &Place) -> Result<()> {
