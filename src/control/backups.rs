@@ -39,7 +39,7 @@ fn check_may_roll_back(backup: &Backup, asker: &Asker, project: &Project) -> Res
         return Ok(());
     }
     let message = format!("{}: you may not put this backup back", backup.name);
-    Err(ErrorBody { path: Some(backup.path.clone()), ..ErrorBody::new(ErrorCode::NotPermitted, message) })
+    Err(ErrorBody::new(ErrorCode::NotPermitted, message).at(&backup.path))
 }
 
 /// Returns the backups that all targets mean together, each path once.

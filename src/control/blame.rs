@@ -10,7 +10,9 @@ use super::{Asker, Project};
 use crate::diff::{self, Blame};
 use crate::model::{Digest, RelPath};
 use crate::overlay::{Layered, Waiting};
-use crate::protocol::{BlameReply, BlameSpan, BlamedOn, ErrorBody, ErrorCode, Event, LineOrigin, Reply, Request, page};
+use crate::protocol::{
+    BlameReply, BlameSpan, BlamedOn, ErrorBody, ErrorCode, Event, LineOrigin, Reply, Request, page, refused_at,
+};
 use crate::store::{self, Effect, Held, PathEffect};
 use crate::sys::file::FileKind;
 
@@ -26,10 +28,10 @@ pub fn blame(request: &Request, asker: &Asker, project: &Project) -> Result<Repl
     rights::check_reachable(asker, project, path)?;
     project.overlay.settle_pending();
     let shown = project.overlay.layered(path).map_err(failed)?;
-    let shown = shown.ok_or_else(|| refusal(path, ErrorCode::UnknownPath, "no such file"))?;
+    let shown = shown.ok_or_else(|| refused_at(path, ErrorCode::UnknownPath, "no such file"))?;
     let row = shown.upper.as_ref().map(|waiting| &waiting.row);
     if !rights::may_read_file(asker, project, path, row) {
-        return Err(refusal(path, ErrorCode::NotPermitted, "you may not read this file"));
+        return Err(refused_at(path, ErrorCode::NotPermitted, "you may not read this file"));
     }
     let text = text_of(path, &shown)?.to_vec();
     let backup = |name: &str| project.overlay.store().backup(name).ok().flatten().map(|backup| backup.digest);
@@ -40,13 +42,9 @@ pub fn blame(request: &Request, asker: &Asker, project: &Project) -> Result<Repl
     Ok(Reply::Blame(BlameReply { path: path.clone(), spans: page.entries, next: page.next }))
 }
 
-fn refusal(path: &RelPath, code: ErrorCode, why: &str) -> ErrorBody {
-    ErrorBody { path: Some(path.clone()), ..ErrorBody::new(code, format!("{path}: {why}")) }
-}
-
 /// Returns the file's text, or refuses if it has no lines.
 fn text_of<'a>(path: &RelPath, shown: &'a Layered) -> Result<&'a [u8]> {
-    let refused = |why: &str| Err(refusal(path, ErrorCode::BadRequest, why));
+    let refused = |why: &str| Err(refused_at(path, ErrorCode::BadRequest, why));
     match (shown.kind, &shown.text) {
         (FileKind::Regular | FileKind::Symlink, Some(text)) => match diff::classify(Some(text)) {
             diff::Side::Binary => refused("binary: it has no lines"),

@@ -176,15 +176,12 @@ fn nothing_at(path: &RelPath, known: &impl Known) -> ErrorBody {
         (false, true) => format!("nothing is held at {path}"),
         (false, false) => format!("{path}: no such path, and nothing is held there"),
     };
-    ErrorBody { path: Some(path.clone()), ..ErrorBody::new(ErrorCode::UnknownPath, message) }
+    ErrorBody::new(ErrorCode::UnknownPath, message).at(path)
 }
 
 fn became(verdict: &Verdict, known: &impl Known) -> Result<ErrorBody, ErrorBody> {
     let Verdict { id, path, .. } = verdict;
-    let body = |code, message: String| ErrorBody {
-        path: Some(path.clone()),
-        ..ErrorBody::new(code, message).about(id.as_str())
-    };
+    let body = |code, message: String| ErrorBody::new(code, message).about(id.as_str()).at(path);
     Ok(match &verdict.fate {
         Fate::Superseded { by } => {
             let (last, end) = successor(by, known)?;

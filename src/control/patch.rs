@@ -6,7 +6,7 @@ use super::{Asker, Project};
 use crate::diff::{Anchored, TEXT_BYTES_MAX, Unpatched, apply_anchored};
 use crate::model::Digest;
 use crate::overlay::{Caller, Rewrite, RewriteHow, Shown, changed_since};
-use crate::protocol::{ErrorBody, ErrorCode, FilePatch, PatchHunk, PatchReply, Reply, Request};
+use crate::protocol::{ErrorBody, ErrorCode, FilePatch, PatchHunk, PatchReply, Reply, Request, refused_at};
 
 type Result<T> = std::result::Result<T, ErrorBody>;
 
@@ -37,12 +37,10 @@ pub fn patch(request: &Request, asker: &Asker, project: &Project) -> Result<Repl
 
 fn rewrite(file: &FilePatch, asker: &Asker, project: &Project) -> Result<Rewrite> {
     let path = &file.path;
-    let refused =
-        |code, why: String| ErrorBody { path: Some(path.clone()), ..ErrorBody::new(code, format!("{path}: {why}")) };
     let old = content_of(path, asker, project, FileAccess::ReadWrite)?;
     if old.len() as u64 > TEXT_BYTES_MAX {
         let why = format!("it has {} bytes, a patch is for {TEXT_BYTES_MAX} at most: write the file itself", old.len());
-        return Err(refused(ErrorCode::TooLarge, why));
+        return Err(refused_at(path, ErrorCode::TooLarge, &why));
     }
     let digest = Digest::of(old.as_bytes());
     if digest != file.base_sha256 {
@@ -54,7 +52,7 @@ fn rewrite(file: &FilePatch, asker: &Asker, project: &Project) -> Result<Rewrite
         Err(unpatched) => {
             let code = code_of(&unpatched);
             let detail = unpatched.near().map(Box::from);
-            Err(ErrorBody { detail, ..refused(code, format!("nothing was written: {unpatched}")) })
+            Err(ErrorBody { detail, ..refused_at(path, code, &format!("nothing was written: {unpatched}")) })
         }
     }
 }

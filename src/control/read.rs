@@ -11,7 +11,7 @@ use crate::model::{Digest, RelPath};
 use crate::overlay::Shown;
 use crate::protocol::{
     ErrorBody, ErrorCode, External, ExternalKind, Meter, MeterCounts, MeterReply, REPLY_BYTES_MAX, ReadForm, ReadReply,
-    Reply, Request, Response,
+    Reply, Request, Response, refused_at,
 };
 use crate::store::{self, Counted, Reader};
 use crate::sys::{file, process};
@@ -137,24 +137,22 @@ fn text_of(path: &RelPath, asker: &Asker, project: &Project) -> Result<Text> {
 
 /// Returns the text of a file, if the asker could open it as a plain file too.
 pub fn content_of(path: &RelPath, asker: &Asker, project: &Project, access: FileAccess) -> Result<String> {
-    let refused =
-        |code, why: String| ErrorBody { path: Some(path.clone()), ..ErrorBody::new(code, format!("{path}: {why}")) };
     rights::check_reachable(asker, project, path)?;
     let shown = project.overlay.shown(path)?;
     if !rights::may_open(asker, &shown, access) {
         let what = if access == FileAccess::Read { "read" } else { "write" };
-        return Err(refused(ErrorCode::NotPermitted, format!("you may not {what} this file")));
+        return Err(refused_at(path, ErrorCode::NotPermitted, &format!("you may not {what} this file")));
     }
     let Shown { file, meta, .. } = shown;
     if meta.size > FILE_BYTES_MAX {
         let why = format!("it has {} bytes, the limit is {FILE_BYTES_MAX}: open the file itself", meta.size);
-        return Err(refused(ErrorCode::TooLarge, why));
+        return Err(refused_at(path, ErrorCode::TooLarge, &why));
     }
-    let bytes = file::read_all(&file).map_err(|err| refused(ErrorCode::Io, format!("read it: {err}")))?;
+    let bytes = file::read_all(&file).map_err(|err| refused_at(path, ErrorCode::Io, &format!("read it: {err}")))?;
     let size = bytes.len();
     String::from_utf8(bytes).map_err(|_| {
         let why = format!("it is not UTF-8 text ({size} bytes): open the file itself");
-        refused(ErrorCode::BadRequest, why)
+        refused_at(path, ErrorCode::BadRequest, &why)
     })
 }
 
@@ -248,8 +246,8 @@ fn check_fits(text: &Text, shown: &str, line: u64) -> Result<()> {
     if spelled + REPLY_BYTES_AROUND <= REPLY_BYTES_MAX {
         return Ok(());
     }
-    let why = format!("{}: line {} has {} bytes: open the file itself", text.path, line + 1, shown.len());
-    Err(ErrorBody { path: Some(text.path.clone()), ..ErrorBody::new(ErrorCode::TooLarge, why) })
+    let why = format!("line {} has {} bytes: open the file itself", line + 1, shown.len());
+    Err(refused_at(&text.path, ErrorCode::TooLarge, &why))
 }
 
 impl Text {

@@ -6,7 +6,7 @@ use std::fmt::Display;
 use crate::model::{Acl, Digest, RelPath};
 use crate::overlay::{Caller, Overlay, Permits, Runs, Shown, Touch};
 use crate::policy::settings::Approve;
-use crate::protocol::{ErrorBody, ErrorCode, Op};
+use crate::protocol::{ErrorBody, ErrorCode, Op, refused_at};
 use crate::store::{self, Backup, Effect, Kept, UpperRow, What};
 use crate::sys::file::{Meta, SET_ID};
 use crate::sys::namespace::{self, Kind};
@@ -363,8 +363,7 @@ pub fn check_reachable(asker: &Asker, project: &Project, path: &RelPath) -> Resu
     if is_owner(asker, project.owner) || may_look(asker, &project.overlay, path) {
         return Ok(());
     }
-    let message = format!("{path}: you may not look there");
-    Err(ErrorBody { path: Some(path.clone()), ..ErrorBody::new(ErrorCode::NotPermitted, message) })
+    Err(refused_at(path, ErrorCode::NotPermitted, "you may not look there"))
 }
 
 /// Checks from the root down as far as directories exist: an asker who may search the last one sees that it is the last.

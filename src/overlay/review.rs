@@ -34,7 +34,7 @@ use super::judge::side::Side;
 use super::{Error, Overlay, Result, State};
 use crate::model::{self, ChangeId, Digest, RelPath};
 use crate::policy::settings::Ttl;
-use crate::protocol::{ErrorBody, ErrorCode};
+use crate::protocol::{ErrorBody, ErrorCode, refused_at};
 use crate::store::{self, Below, EventDraft, Held, UpperRow, Writer, is_within_reserved};
 use crate::sys::file::{self, FileKind};
 use crate::sys::process;
@@ -461,7 +461,7 @@ pub(super) fn unknown(id: &ChangeId) -> ErrorBody {
 }
 
 pub(super) fn failed(path: &RelPath, err: &Error) -> ErrorBody {
-    ErrorBody { path: Some(path.clone()), ..ErrorBody::new(err.kind(), format!("{path}: {err}")) }
+    refused_at(path, err.kind(), &err.to_string())
 }
 
 pub(super) fn conflict(path: &str, why: &str) -> ErrorBody {
@@ -486,11 +486,6 @@ pub(super) fn why_not_landed(err: Error, nothing: &str) -> ErrorBody {
     }
 }
 
-/// A refusal for what is at one path.
-pub(super) fn refused_at(path: &RelPath, code: ErrorCode, why: &str) -> ErrorBody {
-    ErrorBody { path: Some(path.clone()), ..ErrorBody::new(code, format!("{path}: {why}")) }
-}
-
 /// Refuses paths that are fettlefs's own: they are neither shown to anyone nor written for anyone.
 pub(super) fn check_not_ours(path: &RelPath) -> Reviewed<()> {
     match is_within_reserved(path) {
@@ -504,15 +499,15 @@ pub(super) fn busy_open(path: &RelPath, pid: u32) -> ErrorBody {
 }
 
 pub(super) fn busy_judging(path: &RelPath) -> ErrorBody {
-    ErrorBody { path: Some(path.clone()), ..ErrorBody::new(ErrorCode::Busy, format!("{path} is being judged")) }
+    ErrorBody::new(ErrorCode::Busy, format!("{path} is being judged")).at(path)
 }
 
 /// A directory cannot go while `path`, inside it, is being written.
 pub(super) fn busy_within(path: &RelPath) -> ErrorBody {
-    ErrorBody { path: Some(path.clone()), ..ErrorBody::new(ErrorCode::Busy, format!("{path} is being written")) }
+    ErrorBody::new(ErrorCode::Busy, format!("{path} is being written")).at(path)
 }
 
 fn busy_writing(id: &ChangeId, path: &RelPath, pid: u32) -> ErrorBody {
     let message = format!("{path} is being written by {}", process::shown(pid));
-    ErrorBody { path: Some(path.clone()), ..ErrorBody::new(ErrorCode::Busy, message).about(id.as_str()) }
+    ErrorBody::new(ErrorCode::Busy, message).at(path).about(id.as_str())
 }

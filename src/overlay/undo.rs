@@ -21,14 +21,15 @@ use std::fs::File;
 
 use self::attributes::is_on_attributes;
 use self::contents::is_on_held;
+use super::judge::side::Side;
 use super::names::carry::Move;
 use super::names::rename::End;
 use super::review::permits::Permits;
-use super::review::{Review, Reviewed, busy_within, changed_meanwhile, failed, refused_at};
+use super::review::{Review, Reviewed, busy_within, changed_meanwhile, failed};
 use super::{Error, NodeId, Overlay, Result, State};
 use crate::model::{ChangeId, ChangeKind, OperationId, RelPath};
 use crate::policy::rules::Action;
-use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome, Program};
+use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Outcome, Program, refused_at};
 use crate::store::rows::operations;
 use crate::store::{
     self, Anchor, DirLooks, Durability, Effect, Epilogue, EventDraft, Inode, Landed, Landing, NewContent, NodeLooks,
@@ -457,8 +458,14 @@ fn ours(by: &Writer) -> Writer {
 
 /// The refusal to change `path` because of a rule for `name`, which is `path` or another name of the file.
 fn refused_by_rule(path: &RelPath, name: &RelPath) -> ErrorBody {
-    let refusal = ErrorBody::new(ErrorCode::NotPermitted, format!("a rule keeps {name} from being written"));
-    ErrorBody { path: Some(path.clone()), ..refusal }
+    ErrorBody::new(ErrorCode::NotPermitted, format!("a rule keeps {name} from being written")).at(path)
+}
+
+pub(super) fn check_is_file(path: &RelPath, present: &Side) -> Reviewed<()> {
+    match present.kind {
+        None | Some(FileKind::Regular | FileKind::Symlink) => Ok(()),
+        Some(_) => Err(refused_at(path, ErrorCode::Conflict, "it is not a file any more")),
+    }
 }
 
 fn something_else(path: &RelPath) -> ErrorBody {
@@ -488,6 +495,5 @@ pub(super) fn not_undone(path: &RelPath, err: &Error) -> ErrorBody {
         // Either in the view, where its removal may be held, or below, as of a moment ago.
         return refused_at(path, ErrorCode::Conflict, "nothing was undone: its directory is not there any more");
     }
-    let error = ErrorBody::new(ErrorCode::WriteFailed, format!("nothing was undone: {path}: {err}"));
-    ErrorBody { path: Some(path.clone()), ..error }
+    ErrorBody::new(ErrorCode::WriteFailed, format!("nothing was undone: {path}: {err}")).at(path)
 }

@@ -85,6 +85,10 @@ impl ErrorBody {
         Self { id: Some(id.into()), ..self }
     }
 
+    pub fn at(self, path: &RelPath) -> Self {
+        Self { path: Some(path.clone()), ..self }
+    }
+
     /// Names the changes concerned in `detail`, one line each.
     pub fn telling<'a>(self, changes: impl ExactSizeIterator<Item = (&'a ChangeId, &'a RelPath)>) -> Self {
         let more = changes.len().saturating_sub(CHANGES_TOLD_MAX);
@@ -111,4 +115,9 @@ impl ErrorBody {
             (_, _, _) => None,
         }
     }
+}
+
+/// A refusal for what is at one path.
+pub fn refused_at(path: &RelPath, code: ErrorCode, why: &str) -> ErrorBody {
+    ErrorBody::new(code, format!("{path}: {why}")).at(path)
 }

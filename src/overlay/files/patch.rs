@@ -26,11 +26,11 @@ use crate::diff::measure;
 use crate::model::{ChangeId, ChangeKind, Digest, Reason, RelPath};
 use crate::overlay::error::Context;
 use crate::overlay::judge::settle::Settled;
-use crate::overlay::review::{Reviewed, busy_open, refused_at};
+use crate::overlay::review::{Reviewed, busy_open};
 use crate::overlay::state::limits::{Extent, Position};
 use crate::overlay::state::uppers::Upper;
 use crate::overlay::{Caller, Error, NodeId, Overlay, Result, Shown, State};
-use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, Event, EventName, Outcome};
+use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, Event, EventName, Outcome, refused_at};
 use crate::store::{Backup, Base, Below, Epilogue, FileLooks, NewUpper, StagedContent, UpperId, UpperRow, What};
 use crate::sys::file::{self, Meta};
 

@@ -19,14 +19,14 @@ use crate::model::{ChangeKind, Reason, RelPath};
 use crate::overlay::error::Context;
 use crate::overlay::judge::hold::held_id;
 use crate::overlay::judge::side::Side;
+use crate::overlay::review::Reviewed;
 use crate::overlay::review::discard::discarded;
-use crate::overlay::review::{Reviewed, refused_at};
 use crate::overlay::state::lookup::Origin;
 use crate::overlay::state::uppers::Upper;
 use crate::overlay::who::goes::{Doing, Part};
 use crate::overlay::{Caller, Error, Overlay, Result, State};
 use crate::policy::rules::Action;
-use crate::protocol::{ErrorCode, EventName};
+use crate::protocol::{ErrorCode, EventName, refused_at};
 use crate::store::{
     self, Base, Below, Epilogue, EventDraft, Fate, Held, NewUpper, PathEffect, UpperId, UpperRow, What, Writer,
 };

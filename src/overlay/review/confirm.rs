@@ -4,11 +4,11 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use super::expiry::Expiry;
-use super::{Review, Reviewed, Taken, WAIT_FOR_WRITERS, Writers, failed, refused_at};
+use super::{Review, Reviewed, Taken, WAIT_FOR_WRITERS, Writers, failed};
 use crate::model::{ChangeId, RelPath};
 use crate::overlay::judge::side::Side;
 use crate::overlay::{Error, Overlay, Result};
-use crate::protocol::{Action as Done, Also, Counts, ErrorBody, ErrorCode, Outcome};
+use crate::protocol::{Action as Done, Also, Counts, ErrorBody, ErrorCode, Outcome, refused_at};
 use crate::store::{self, Below, Kept, Landed, UpperRow, What};
 use crate::sys::file::{FileKind, Meta};
 use crate::sys::tree::is_absent;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::confirm::{ConfirmHow, check_mode_below};
 use super::discard::discarded_for;
 use super::expiry::Expiry;
-use super::{Review, Reviewed, Taken, WAIT_FOR_WRITERS, Writers, failed, refused_at, reviewed};
+use super::{Review, Reviewed, Taken, WAIT_FOR_WRITERS, Writers, failed, reviewed};
 use crate::diff::{self, Measure};
 use crate::model::{BackupKind, ChangeId, ChangeKind, Digest};
 use crate::overlay::error::Context;
@@ -22,7 +22,7 @@ use crate::overlay::judge::land::{Replacement, content_effect};
 use crate::overlay::judge::side::Side;
 use crate::overlay::state::uppers::Upper;
 use crate::overlay::{Error, Overlay, Result, State};
-use crate::protocol::{Action as Done, Also, Counts, ErrorBody, ErrorCode, EventName, Outcome};
+use crate::protocol::{Action as Done, Also, Counts, ErrorBody, ErrorCode, EventName, Outcome, refused_at};
 use crate::store::{
     AnchorState, Below, Durability, Epilogue, EventDraft, Fate, Held, Kept, Known, Landing, PathEffect, UpperFile,
     UpperRow, What,
@@ -137,8 +137,7 @@ impl Overlay {
         let (row, id) = (&change.row, &change.held.id);
         let path = row.path();
         let refused = |why: &str| {
-            let body = ErrorBody::new(ErrorCode::BadRequest, format!("{id} of {path} {why}")).about(id.as_str());
-            ErrorBody { path: Some(path.clone()), ..body }
+            ErrorBody::new(ErrorCode::BadRequest, format!("{id} of {path} {why}")).about(id.as_str()).at(path)
         };
         let mut new = self.row_side(row).map_err(|err| failed(path, &err))?;
         self.check_as_reviewed(change, &mut new)?;

@@ -3,13 +3,13 @@
 use std::os::fd::AsFd;
 
 use super::confirm::Merging;
-use super::{Reviewed, Taken, failed, refused_at};
+use super::{Reviewed, Taken, failed};
 use crate::diff::{self, Merge};
 use crate::model::RelPath;
 use crate::overlay::error::Context;
 use crate::overlay::judge::side::Side;
 use crate::overlay::{Error, Overlay, Result};
-use crate::protocol::{ErrorBody, ErrorCode};
+use crate::protocol::{ErrorBody, ErrorCode, refused_at};
 use crate::store::{Below, Kept, UpperRow};
 use crate::sys::file::{self, Meta};
 
@@ -44,8 +44,8 @@ impl Overlay {
         let path = change.row.path();
         let refuse = |detail: Option<String>| {
             let message = format!("{path} was changed below since {} was based on it", change.held.id);
-            let error = ErrorBody::new(ErrorCode::Conflict, message).about(change.held.id.as_str());
-            ErrorBody { path: Some(path.clone()), detail: detail.map(String::into_boxed_str), ..error }
+            let error = ErrorBody::new(ErrorCode::Conflict, message).about(change.held.id.as_str()).at(path);
+            ErrorBody { detail: detail.map(String::into_boxed_str), ..error }
         };
         let contents = (new.kept().ok().flatten(), present.kept().ok().flatten());
         if contents.0 == contents.1 {

@@ -6,12 +6,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Reviewed, changed_meanwhile, failed, refused_at};
+use super::{Reviewed, changed_meanwhile, failed};
 use crate::model::{Acl, RelPath};
 use crate::overlay::files::reading::Way;
 use crate::overlay::judge::side::Side;
 use crate::overlay::{Overlay, Result, Shown};
-use crate::protocol::ErrorCode;
+use crate::protocol::{ErrorCode, refused_at};
 use crate::store::{Effect, Operation, PathEffect, Version};
 use crate::sys::file::Meta;
 

@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use super::{Reviewed, refused_at, unknown};
+use super::{Reviewed, unknown};
 use crate::model::{ChangeId, RelPath};
 use crate::overlay::{Overlay, State};
-use crate::protocol::{ErrorBody, ErrorCode};
+use crate::protocol::{ErrorBody, ErrorCode, refused_at};
 use crate::store::{UpperRow, What};
 
 impl Overlay {

@@ -16,11 +16,11 @@ use crate::overlay::judge::compare;
 use crate::overlay::judge::hold::held_id;
 use crate::overlay::judge::side::Side;
 use crate::overlay::review::discard::discarded_for;
-use crate::overlay::review::{Reviewed, failed, refused_at};
+use crate::overlay::review::{Reviewed, failed};
 use crate::overlay::state::nodes::NodeId;
 use crate::overlay::state::uppers::Upper;
 use crate::overlay::{Error, Overlay, Result, State};
-use crate::protocol::{Action as Done, Also, Counts, ErrorCode, Outcome};
+use crate::protocol::{Action as Done, Also, Counts, ErrorCode, Outcome, refused_at};
 use crate::store::{
     self, Below, Effect, Epilogue, Fate, Landing, NewUpper, Operation, PathEffect, UpperId, UpperRow, Version, What,
 };

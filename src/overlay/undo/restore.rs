@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use parking_lot::MutexGuard;
 
-use super::{UndoHow, structure_outcome, undone_event};
+use super::{UndoHow, check_is_file, structure_outcome, undone_event};
 use crate::model::{BackupKind, ChangeKind, RelPath, Timestamp};
 use crate::overlay::error::Context;
 use crate::overlay::files::handles::{Access, Handle};
@@ -19,9 +19,9 @@ use crate::overlay::judge::flush::WAIT_FOR_RELEASES;
 use crate::overlay::judge::land::{Replacement, content_effect};
 use crate::overlay::judge::side::Side;
 use crate::overlay::review::merge::edited_since;
-use crate::overlay::review::{Reviewed, busy_judging, busy_open, failed, refused_at};
+use crate::overlay::review::{Reviewed, busy_judging, busy_open, failed};
 use crate::overlay::{Error, Overlay, Result, State};
-use crate::protocol::{Action as Done, ErrorBody, ErrorCode, Note, Outcome};
+use crate::protocol::{Action as Done, ErrorBody, ErrorCode, Note, Outcome, refused_at};
 use crate::store::{
     self, Anchor, AnchorState, Applied, Base, Below, DirLooks, Effect, Epilogue, Kept, Known, Landing, NewContent,
     NodeLooks, Operation, PathEffect, UpperId, UpperRow, Version,
@@ -200,9 +200,7 @@ impl Overlay {
         let coming = if reversal.wanted.is_some_and(is_symlink) { FileKind::Symlink } else { FileKind::Regular };
         self.check_not_open(path, coming)?;
         let mut present = self.present_side(path).map_err(fault)?;
-        if !matches!(present.kind, None | Some(FileKind::Regular | FileKind::Symlink)) {
-            return Err(refused_at(path, ErrorCode::Conflict, "it is not a file any more"));
-        }
+        check_is_file(path, &present)?;
         if reversal.shared {
             self.check_may_rewrite(path, present.meta.as_ref(), &how.review.by)?;
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rustix::process::{getegid, geteuid};
 
+use super::check_is_file;
 use crate::model::{BackupKind, RelPath};
 use crate::overlay::error::Context;
 use crate::overlay::files::handles::{Backing, OpenFile};
@@ -14,7 +15,7 @@ use crate::overlay::review::merge::edited_since;
 use crate::overlay::review::permits::Permits;
 use crate::overlay::review::{Review, Reviewed, check_not_ours, failed};
 use crate::overlay::{Error, Overlay, Result, State};
-use crate::protocol::{Action as Done, ErrorBody, ErrorCode, EventName, Note, Outcome};
+use crate::protocol::{Action as Done, EventName, Note, Outcome};
 use crate::store::{
     AnchorState, Backup, Base, Below, Durability, Effect, Epilogue, EventDraft, Kept, Known, Landed, Landing,
     PathEffect, Version,
@@ -93,10 +94,7 @@ impl Overlay {
         self.check_would_show(path, &HashSet::new())?;
         self.check_way(path)?;
         let mut present = self.present_side(path).map_err(|err| failed(path, &err))?;
-        if !matches!(present.kind, None | Some(FileKind::Regular | FileKind::Symlink)) {
-            let refusal = ErrorBody::new(ErrorCode::Conflict, format!("{path} is not a file any more"));
-            return Err(ErrorBody { path: Some(path.clone()), ..refusal });
-        }
+        check_is_file(path, &present)?;
         self.check_may_rewrite(path, present.meta.as_ref(), &how.review.by)?;
         let keeps_looks = present.meta.is_some_and(|meta| meta.mode == backup.mode & 0o7777);
         self.check_may_replace(path, &present, (!backup.symlink, keeps_looks), &how.permits)?;
