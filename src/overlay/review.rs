@@ -425,7 +425,7 @@ fn whole_content(side: Side) -> Option<WholeContent> {
 }
 
 fn content(mut side: Side) -> Reviewed<Option<SideContent>> {
-    let Some(kind) = side.kind.filter(|kind| matches!(kind, FileKind::Regular | FileKind::Symlink)) else {
+    let Some(kind) = side.kind.filter(|kind| kind.has_content()) else {
         // A directory has no content that a diff could show.
         return Ok(None);
     };

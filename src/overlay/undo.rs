@@ -147,7 +147,7 @@ impl Overlay {
         if done.inode.is_none_or(|inode| inode.may_be(there, self.births)) {
             return Ok(());
         }
-        let may_have_landed = matches!(there.kind, FileKind::Regular | FileKind::Symlink);
+        let may_have_landed = there.kind.has_content();
         let was_taken_away = || self.store.was_taken_away(operation, path);
         match may_have_landed && !was_taken_away().map_err(|err| failed(path, &err.into()))? {
             true => Ok(()),
@@ -214,7 +214,7 @@ impl Overlay {
         let path = &done.path;
         self.check_may_land(path, &how.review.by)?;
         let Some(was) = self.stat_below(path)? else { return Err(already(operation)) };
-        if matches!(was.kind, FileKind::Regular | FileKind::Symlink | FileKind::Directory) {
+        if !was.kind.is_special() {
             return Err(refused_at(path, ErrorCode::Conflict, "something else has taken its place"));
         }
         self.check_is_same(done, &was, operation)?;
@@ -462,9 +462,9 @@ fn refused_by_rule(path: &RelPath, name: &RelPath) -> ErrorBody {
 }
 
 pub(super) fn check_is_file(path: &RelPath, present: &Side) -> Reviewed<()> {
-    match present.kind {
-        None | Some(FileKind::Regular | FileKind::Symlink) => Ok(()),
-        Some(_) => Err(refused_at(path, ErrorCode::Conflict, "it is not a file any more")),
+    match present.kind.is_none_or(FileKind::has_content) {
+        true => Ok(()),
+        false => Err(refused_at(path, ErrorCode::Conflict, "it is not a file any more")),
     }
 }
 

@@ -78,6 +78,11 @@ impl FileKind {
         }
     }
 
+    /// What upper can hold a copy of: a copy of a FIFO or socket is no substitute, because others have the first one open.
+    pub fn has_content(self) -> bool {
+        matches!(self, Self::Regular | Self::Symlink)
+    }
+
     pub fn is_device(self) -> bool {
         matches!(self, Self::CharDevice | Self::BlockDevice)
     }

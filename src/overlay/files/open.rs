@@ -76,8 +76,10 @@ impl Overlay {
                 Err(err) if err.code() == libc::ENOENT => return self.open_unlinked(node, flags, caller),
                 found => found?,
             };
-            if flags.may_change() && self.is_refused(&path, action, caller) {
-                return Err(self.denied(&path, &self.doer(caller)));
+            // What the rules refuse to some program they may permit to this one.
+            if flags.may_change() && action.refuses() {
+                let action = self.action_by(&path, FileKind::Regular, &self.writer(caller));
+                self.check_not_refused(&path, action, caller)?;
             }
             let Some(look) = self.look_to_open(node, &path)? else {
                 // The node was renamed, or another file renamed over it, since its path was asked for.
@@ -375,9 +377,7 @@ impl Overlay {
             return self.create_existing(parent, name, flags, caller);
         }
         let action = self.action_by(&path, FileKind::Regular, &self.writer(caller));
-        if matches!(action, Action::Deny | Action::Freeze) {
-            return Err(self.denied(&path, &self.doer(caller)));
-        }
+        self.check_not_refused(&path, action, caller)?;
         let heritage = self.heritage(&path, FileKind::Regular, mode, caller)?;
         let new = NewFile { parent, name, path: &path, heritage: &heritage, flags, caller };
         // If the name is hidden by a held deletion, lower still has it.

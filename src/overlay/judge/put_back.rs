@@ -42,7 +42,7 @@ impl Overlay {
         let is_it = |meta: &Meta| self.births.may_be_one(stamp.key(), meta.key());
         let may_go = |meta: &Meta| self.may_exchange_names(path, &to, meta.kind);
         let moved = match self.origin(&to)? {
-            Origin::Lower(meta) if is_it(&meta) && has_content(&meta) && may_go(&meta) => meta,
+            Origin::Lower(meta) if is_it(&meta) && meta.kind.has_content() && may_go(&meta) => meta,
             Origin::Lower(_) | Origin::Upper(..) | Origin::Nothing | Origin::Hidden(_) => return Ok(()),
         };
         let mut landing = Landing::new(&self.store, Durability::Cached);
@@ -140,7 +140,7 @@ impl Overlay {
         let Covered { path, to, stamp, .. } = covered;
         let as_it_was = *ours.path() == *path && (*theirs.path() == *to || theirs.base.is_shared());
         // Structure is one change with the deletion whose place it took, and would not be judged without that.
-        let is_content = |meta: &Meta| has_content(meta) && !theirs.what.is_structure();
+        let is_content = |meta: &Meta| meta.kind.has_content() && !theirs.what.is_structure();
         let below = self.lower.stat(to).doing(|| format!("stat {to}"))?;
         let is_base = |meta: &Meta| matches!(theirs.base.below, Below::Entry { stamp, .. } if stamp.has_same_content(&meta.stamp()));
         let is_it = |meta: &Meta| self.births.may_be_one(stamp.key(), meta.key());
@@ -213,12 +213,6 @@ impl Overlay {
             (upper.row.clone(), Claim { overlay: self, id, judged: true })
         }))
     }
-}
-
-/// A copy of a FIFO or socket is no substitute: others have the first one open. What waits here is a change of another
-/// kind.
-fn has_content(meta: &Meta) -> bool {
-    matches!(meta.kind, FileKind::Regular | FileKind::Symlink)
 }
 
 /// The path has its old file below it again, and the change of that; the other name has nothing below.

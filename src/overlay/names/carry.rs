@@ -17,7 +17,6 @@ use crate::overlay::error::Context;
 use crate::overlay::files::handles::Backing;
 use crate::overlay::judge::compare::{is_risky, leaves_project};
 use crate::overlay::judge::side::Side;
-use crate::overlay::review::confirm::has_content;
 use crate::overlay::state::uppers::{Recorded, Upper};
 use crate::overlay::{Caller, Error, Overlay, Result, State};
 use crate::policy::rules::{Action, sensitive};
@@ -269,7 +268,7 @@ impl Overlay {
     /// True if something other than what comes from `path` used to be at `moved` in this session. A directory that was
     /// there counts if `kind` has content. What went from `moved` to `path` may come back.
     pub(super) fn is_used_by_another(&self, path: &RelPath, moved: &RelPath, kind: FileKind) -> Result<bool> {
-        if has_content(kind) && self.had_dir(moved)? {
+        if kind.has_content() && self.had_dir(moved)? {
             return Ok(true);
         }
         let comes_back = self.state.lock().past.came_along(moved).as_ref() == Some(path);
@@ -290,7 +289,7 @@ impl Overlay {
         let state = self.state.lock();
         let upper = state.uppers.at(path).and_then(|id| state.uppers.get(id));
         let unreviewed = upper.is_none_or(|upper| upper.row.held.is_none() && upper.row.names.len() == 1);
-        Ok(has_content(*kind) && is_ours && unreviewed && meta.is_some_and(|meta| meta.links == 1))
+        Ok(kind.has_content() && is_ours && unreviewed && meta.is_some_and(|meta| meta.links == 1))
     }
 }
 
@@ -437,8 +436,7 @@ fn refused_end<'a>(
     if before == Action::Freeze || (before == Action::Deny && after != Action::Deny) {
         return Some(path);
     }
-    let is_refused = matches!(after, Action::Deny | Action::Freeze) && before != after;
-    is_refused.then_some(moved)
+    (after.refuses() && before != after).then_some(moved)
 }
 
 /// True if what makes a path sensitive lies inside the directory that is renamed: `a/.vscode/x` stays as sensitive as it

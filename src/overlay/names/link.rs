@@ -38,7 +38,7 @@ impl Overlay {
         let by = self.writer(caller);
         let action = |path| self.action_by(path, kind, &by);
         let (old, new) = (action(&source), action(&path));
-        if old == Action::Freeze || matches!(new, Action::Deny | Action::Freeze) {
+        if old == Action::Freeze || new.refuses() {
             return Err(self.denied(if old == Action::Freeze { &source } else { &path }, &self.doer(caller)));
         }
         // A write through a passing name would change the judged one unseen.

@@ -177,9 +177,7 @@ impl Overlay {
         let _acting = self.acting([parent]);
         let path = self.new_path(parent, name)?;
         let action = self.action_by(&path, FileKind::Symlink, &self.writer(caller));
-        if matches!(action, Action::Deny | Action::Freeze) {
-            return Err(self.denied(&path, &self.doer(caller)));
-        }
+        self.check_not_refused(&path, action, caller)?;
         let used = self.is_used(&path)?;
         self.saw_free(&path, caller);
         let gated = matches!(action, Action::Hold(_)) || self.is_in_held_dir(&path);

@@ -214,9 +214,7 @@ impl Overlay {
 
     fn check_rename(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
         for end in [from, to] {
-            if matches!(end.action, Action::Deny | Action::Freeze) {
-                return Err(self.denied(&end.path, &self.doer(caller)));
-            }
+            self.check_not_refused(&end.path, end.action, caller)?;
         }
         Ok(())
     }
@@ -410,8 +408,7 @@ impl Overlay {
 
 /// FIFOs, sockets and devices.
 pub(super) fn is_special(origin: &Origin) -> bool {
-    let has_content = |kind| matches!(kind, FileKind::Regular | FileKind::Symlink | FileKind::Directory);
-    matches!(origin, Origin::Lower(meta) if !has_content(meta.kind))
+    matches!(origin, Origin::Lower(meta) if meta.kind.is_special())
 }
 
 /// True if a rule reviews what comes to stand there.

@@ -121,9 +121,7 @@ impl Overlay {
     /// Makes a directory anew whose removal is held, as git does at every switch of branches: lower still has it. What
     /// was deleted in it stays hidden and held.
     pub(super) fn show_dir_again(&self, id: UpperId, path: &RelPath, mode: u32, caller: &Caller) -> Result<()> {
-        if matches!(self.action_by(path, FileKind::Directory, &self.writer(caller)), Action::Deny | Action::Freeze) {
-            return Err(self.denied(path, &self.doer(caller)));
-        }
+        self.check_not_refused(path, self.action_by(path, FileKind::Directory, &self.writer(caller)), caller)?;
         let heritage = self.heritage(path, FileKind::Directory, mode, caller)?;
         let (row, _claimed) = self.claim(id)?;
         let given = heritage.give_anew(&self.lower.place(path)?, FileKind::Directory);

@@ -15,7 +15,7 @@ use crate::overlay::{Caller, Error, Overlay, Result, State};
 use crate::policy::rules::Action;
 use crate::store::{Base, Below, Effect, Epilogue, Fate, Held, NodeLooks, PathEffect, UpperId, UpperRow, What, Writer};
 use crate::sys::OFlags;
-use crate::sys::file::{FileKind, Meta};
+use crate::sys::file::Meta;
 
 /// A file system takes longer to free a file of this size than to remove its name, so it is kept open while its last name
 /// goes.
@@ -36,7 +36,7 @@ impl Overlay {
         match (self.action_by(&path, kind, &self.writer(caller)), origin) {
             (Action::Deny | Action::Freeze, _) => return Err(self.denied(&path, &self.doer(caller))),
             (Action::Pass, Origin::Lower(_)) => return self.unlink_below(&path, (parent, name), &was),
-            (_, Origin::Lower(meta)) if !matches!(kind, FileKind::Regular | FileKind::Symlink) => {
+            (_, Origin::Lower(meta)) if !kind.has_content() => {
                 debug_assert!(!meta.is_dir());
                 return self.unlink_special(&path, (parent, name), &was, caller);
             }

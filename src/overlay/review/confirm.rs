@@ -10,7 +10,7 @@ use crate::overlay::judge::side::Side;
 use crate::overlay::{Error, Overlay, Result};
 use crate::protocol::{Action as Done, Also, Counts, ErrorBody, ErrorCode, Outcome, refused_at};
 use crate::store::{self, Below, Kept, Landed, UpperRow, What};
-use crate::sys::file::{FileKind, Meta};
+use crate::sys::file::Meta;
 use crate::sys::tree::is_absent;
 
 #[derive(Clone, Debug)]
@@ -268,10 +268,6 @@ pub(super) fn check_mode_below(change: &Taken, new: &Side, present: &Side) -> Re
     }
 }
 
-pub(in crate::overlay) fn has_content(kind: FileKind) -> bool {
-    matches!(kind, FileKind::Regular | FileKind::Symlink)
-}
-
 fn dir_outcome(dir: &Taken) -> Outcome {
     let (id, kind) = (Some(dir.held.id.clone()), Some(dir.held.kind));
     Outcome { id, kind, ..Outcome::new(Done::Applied, dir.row.path().clone()) }
@@ -283,7 +279,7 @@ pub(super) fn outcome(landable: &Landable) -> Outcome {
     outcome.also = Also(landable.taken.row.further_names().to_vec());
     outcome.id = Some(held.id.clone());
     outcome.kind = Some(held.kind);
-    outcome.size = landable.new.kind.filter(|kind| has_content(*kind)).map(|_| landable.new.size);
+    outcome.size = landable.new.kind.filter(|kind| kind.has_content()).map(|_| landable.new.size);
     outcome.lines = landable.new.lines();
     outcome.counts = Some(Counts::of(held.insertions, held.deletions, held.old_lines));
     outcome

@@ -53,9 +53,8 @@ impl Overlay {
     /// True if the project itself has content there, not only a held change, which may go without a trace. What cannot be
     /// looked up is taken to be gone.
     fn has_content_there(&self, path: &RelPath) -> bool {
-        let has_content = |kind| matches!(kind, Some(FileKind::Regular | FileKind::Symlink));
-        let is_below = matches!(self.lower.stat(path), Ok(meta) if has_content(meta.map(|meta| meta.kind)));
-        is_below && matches!(self.origin(path), Ok(origin) if has_content(origin.kind()))
+        let is_below = matches!(self.lower.stat(path), Ok(Some(meta)) if meta.kind.has_content());
+        is_below && matches!(self.origin(path), Ok(origin) if origin.kind().is_some_and(FileKind::has_content))
     }
 
     /// Records what is known of a landing's paths once more, where it has changed. The landing recorded its anchors

@@ -259,12 +259,6 @@ impl Overlay {
         }
     }
 
-    /// True if a rule keeps a program from changing a file; `strictest` is what the rules say of any program.
-    pub(in crate::overlay) fn is_refused(&self, path: &RelPath, strictest: Action, caller: &Caller) -> bool {
-        let refuses = |action| matches!(action, Action::Deny | Action::Freeze);
-        refuses(strictest) && refuses(self.action_by(path, FileKind::Regular, &self.writer(caller)))
-    }
-
     /// Another name of a lower file by which a rule refuses the write: what is written through one name shows under all.
     pub(in crate::overlay) fn refused_other_name(
         &self,
@@ -276,6 +270,15 @@ impl Overlay {
             true => self.judged_name_below(meta.key(), |path| is_refused(self.action_by(path, FileKind::Regular, by))),
             false => Ok(None),
         }
+    }
+
+    pub(in crate::overlay) fn check_not_refused(
+        &self,
+        path: &RelPath,
+        action: Action,
+        caller: &Caller,
+    ) -> crate::overlay::Result<()> {
+        if action.refuses() { Err(self.denied(path, &self.doer(caller))) } else { Ok(()) }
     }
 
     /// Counts and records a refusal by a rule.

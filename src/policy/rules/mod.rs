@@ -204,7 +204,7 @@ impl RuleSet {
 
     /// Whether any rule refuses writes. No built-in rule does.
     pub fn refuses(&self) -> bool {
-        self.user.iter().chain(&self.project).any(|rule| matches!(rule.action, Action::Deny | Action::Freeze))
+        self.user.iter().chain(&self.project).any(|rule| rule.action.refuses())
     }
 
     /// Whether a frozen path may exist below `dir`, going by patterns alone. `false` is certain, so the usual rename or
