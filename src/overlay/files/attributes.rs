@@ -127,8 +127,7 @@ impl Overlay {
             (upper.is_landed(), upper.row.path().clone(), upper.row.names.len(), upper.row.base)
         };
         let below = |path: &RelPath| -> Result<Option<Meta>> {
-            let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
-            Ok(meta.filter(|meta| self.may_be_its_file(&base, meta)))
+            Ok(self.meta_below(path)?.filter(|meta| self.may_be_its_file(&base, meta)))
         };
         if landed && let Some(meta) = below(path)? {
             return Ok(meta);

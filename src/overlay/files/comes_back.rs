@@ -97,7 +97,7 @@ impl Overlay {
         let Some(open) = self.state.lock().nodes.open_at(path).cloned() else { return Ok(()) };
         let _one_at_a_time = open.copying.lock();
         let Backing::Orphan(orphan) = open.backing().clone() else { return Ok(()) };
-        let Some(meta) = self.lower.stat(path).doing(|| format!("stat {path}"))? else { return Ok(()) };
+        let Some(meta) = self.meta_below(path)? else { return Ok(()) };
         let (upper, _) = self.copy_to_enter(&orphan, Keep::Content)?;
         self.enter_copied(&open, upper, (&orphan, &meta), Keep::Content, false)
     }

@@ -167,7 +167,7 @@ impl Overlay {
     /// entry.
     pub(super) fn take_up(&self, path: &RelPath, kind: FileKind, rule: HoldSource) -> Result<Option<Claim<'_>>> {
         let (new, what, meta, file) = if kind == FileKind::Symlink {
-            let Some(meta) = self.lower.stat(path).doing(|| format!("stat {path}"))? else { return Ok(None) };
+            let Some(meta) = self.meta_below(path)? else { return Ok(None) };
             let (new, what) = self.copy_to_upper(path)?;
             (new, what, meta, None)
         } else {

@@ -284,7 +284,7 @@ impl Overlay {
                 if passes {
                     continue;
                 }
-                let at = self.lower.stat(&path).doing(|| format!("stat {path}"))?;
+                let at = self.meta_below(&path)?;
                 if at.is_some_and(|at| self.births.may_be_one(key, at.key())) && is_wanted(&path) {
                     return Ok(Some(path));
                 }
@@ -470,7 +470,7 @@ impl Overlay {
             (paths.collect::<Vec<_>>(), found.written_past || found.passed().is_some())
         };
         let Some(first) = names.first().filter(|_| is_written) else { return Ok(names) };
-        if let Some(meta) = self.lower.stat(first).doing(|| format!("stat {first}"))? {
+        if let Some(meta) = self.meta_below(first)? {
             let judged = if meta.links > 1 { self.judged_names_below(&meta)? } else { Vec::new() };
             names.extend(judged.into_iter().filter(|path| !names.contains(path)).collect::<Vec<_>>());
         }

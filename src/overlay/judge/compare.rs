@@ -141,7 +141,7 @@ impl Overlay {
             if let Action::Hold(source) = self.action_on_content(name, kind, by) {
                 reasons.push(source.reason());
             }
-            let is_new = !self.lower.exists(name).doing(|| format!("stat {name}"))?;
+            let is_new = !self.is_below(name)?;
             if is_new {
                 match self.anchor_side(name)? {
                     Old::Known(old) if old.exists() => {

@@ -141,7 +141,7 @@ impl Overlay {
         let as_it_was = *ours.path() == *path && (*theirs.path() == *to || theirs.base.is_shared());
         // Structure is one change with the deletion whose place it took, and would not be judged without that.
         let is_content = |meta: &Meta| meta.kind.has_content() && !theirs.what.is_structure();
-        let below = self.lower.stat(to).doing(|| format!("stat {to}"))?;
+        let below = self.meta_below(to)?;
         let is_base = |meta: &Meta| matches!(theirs.base.below, Below::Entry { stamp, .. } if stamp.has_same_content(&meta.stamp()));
         let is_it = |meta: &Meta| self.births.may_be_one(stamp.key(), meta.key());
         let may_go = |meta: &Meta| self.may_exchange_names(path, to, meta.kind);

@@ -84,8 +84,7 @@ impl Overlay {
             hiding.map(|row| (row.path().clone(), row.base.below)).filter(|(path, _)| state.past.is_fresh(path))
         };
         let Some((path, Below::Entry { stamp, .. })) = hidden else { return Ok(false) };
-        let now = self.lower.stat(&path).doing(|| format!("stat {path}"))?;
-        Ok(now.is_some_and(|meta| !meta.is_dir() && meta.stamp() == stamp))
+        Ok(self.meta_below(&path)?.is_some_and(|meta| !meta.is_dir() && meta.stamp() == stamp))
     }
 
     pub(in crate::overlay) fn settle_because(
@@ -299,7 +298,7 @@ impl Overlay {
     /// True if lower lacks a further name of the entry.
     fn brings_names(&self, row: &UpperRow) -> Result<bool> {
         for name in row.further_names() {
-            if !self.lower.exists(name).doing(|| format!("stat {name}"))? {
+            if !self.is_below(name)? {
                 return Ok(true);
             }
         }

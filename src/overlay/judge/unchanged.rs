@@ -39,7 +39,7 @@ impl Overlay {
         }
         self.remove_along(job, new, present, actor)?;
         // An older source may have left its times there.
-        let now = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+        let now = self.meta_below(path)?;
         let is_same = self.has_still(path, new, present);
         if !is_same {
             self.take_back_times(path, new.meta, now);
@@ -110,8 +110,7 @@ impl Overlay {
         else {
             return Ok(());
         };
-        let now = self.lower.stat(path).doing(|| format!("stat {path}"))?;
-        if now.is_none_or(|now| now.stamp() != theirs.stamp()) {
+        if self.meta_below(path)?.is_none_or(|now| now.stamp() != theirs.stamp()) {
             return Ok(());
         }
         self.part_nameless_from(&theirs)?;
@@ -135,7 +134,7 @@ impl Overlay {
         let mut landing = Landing::new(&self.store, Durability::Cached);
         landing.remove(&self.lower, source, *stamp)?;
         let path = job.row.path();
-        let there = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+        let there = self.meta_below(path)?;
         let anchors = |state: &State| {
             let carried = there.map(|meta| state.past.carried(source, path, &meta)).unwrap_or_default();
             carried.into_iter().chain(state.past.taken_over(source, path)).collect()

@@ -187,7 +187,7 @@ impl Overlay {
     /// privileges and no program can write to it unjudged.
     fn check_crossing(&self, passenger: &Passenger<'_>, survey: &mut Survey) -> Result<()> {
         let Passenger { path, after, before, .. } = passenger;
-        let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?.ok_or(Error::Errno(libc::ESTALE))?;
+        let meta = self.meta_below(path)?.ok_or(Error::Errno(libc::ESTALE))?;
         let may = match *after {
             Action::Pass => self.is_fresh(path),
             Action::Auto | Action::GitConfig | Action::Hold(_) | Action::Deny | Action::Freeze => {
@@ -242,7 +242,7 @@ impl Overlay {
 
     /// True if, in an exchange, something older stands where a file goes, or an older directory where a symlink goes.
     fn takes_the_place_of_older(&self, moved: &RelPath, kind: FileKind) -> Result<bool> {
-        let there = self.lower.stat(moved).doing(|| format!("stat {moved}"))?;
+        let there = self.meta_below(moved)?;
         let counts = there.is_some_and(|there| !there.is_dir() || kind == FileKind::Symlink);
         Ok(counts && !self.is_fresh(moved))
     }
@@ -255,7 +255,7 @@ impl Overlay {
 
     /// The same for what lower has at a path, whatever the view has in its place.
     pub(super) fn base_leads_out_there(&self, path: &RelPath, moved: &RelPath) -> Result<bool> {
-        match self.lower.stat(path).doing(|| format!("stat {path}"))? {
+        match self.meta_below(path)? {
             Some(meta) if meta.kind == FileKind::Symlink => self.leads_out_there(path, moved),
             Some(_) | None => Ok(false),
         }
@@ -285,7 +285,7 @@ impl Overlay {
     fn is_liftable(&self, passenger: &Passenger<'_>) -> Result<bool> {
         let Passenger { path, kind, before, .. } = passenger;
         let is_ours = *before == Action::Pass || self.is_fresh(path);
-        let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+        let meta = self.meta_below(path)?;
         let state = self.state.lock();
         let upper = state.uppers.at(path).and_then(|id| state.uppers.get(id));
         let unreviewed = upper.is_none_or(|upper| upper.row.held.is_none() && upper.row.names.len() == 1);
@@ -339,7 +339,7 @@ impl Overlay {
     }
 
     fn lift_one(&self, path: &RelPath, by: &Writer) -> Result<Lifted<'_>> {
-        let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?.ok_or(Error::Errno(libc::ESTALE))?;
+        let meta = self.meta_below(path)?.ok_or(Error::Errno(libc::ESTALE))?;
         let is_in_upper = self.state.lock().uppers.at(path).is_some();
         let copy = if is_in_upper { None } else { Some(self.copy_to_upper(path)?) };
         let synced = self.is_on_disk(path, &meta)?;

@@ -88,7 +88,7 @@ impl Overlay {
         let place = self.lower.place(path)?;
         self.store.record_waiting()?;
         self.lower.place(&source)?.link(&place)?;
-        let linked = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+        let linked = self.meta_below(path)?;
         let from = {
             let mut state = self.state.lock();
             linked.iter().for_each(|meta| state.linked(&source, meta));

@@ -133,8 +133,7 @@ impl Overlay {
         };
         // A landing gives a file another inode than the one it was made with.
         let lasts = kind == FileKind::Directory || kind.is_special();
-        let made =
-            if lasts && effect.is_some() { self.lower.stat(path).doing(|| format!("stat {path}"))? } else { None };
+        let made = if lasts && effect.is_some() { self.meta_below(path)? } else { None };
         let effect = effect.map(|effect| PathEffect::on(path, effect, made.as_ref()));
         let event = self.structure_event(path, what, &by).doing(effect);
         let event = event.with(|event| event.operation = part.as_ref().and_then(Part::operation_told));

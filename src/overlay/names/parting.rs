@@ -60,7 +60,7 @@ impl Overlay {
     pub(super) fn base_of_name(&self, path: &RelPath, row: &UpperRow) -> Result<Base> {
         let meta = match row.further_names().contains(path) {
             true => None,
-            false => self.lower.stat(path).doing(|| format!("stat {path}"))?,
+            false => self.meta_below(path)?,
         };
         Ok(Base::of(Below::of(meta.as_ref())).of_one_name())
     }
@@ -68,7 +68,7 @@ impl Overlay {
     fn parting(&self, path: &RelPath, row: &UpperRow) -> Result<Option<Parting>> {
         let further = row.names.iter().find(|name| *name != path);
         let is_base = || -> Result<bool> {
-            let below = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+            let below = self.meta_below(path)?;
             // Content is no change of a directory: that goes with what is in it, or stays.
             Ok(path == row.path() && below.is_some_and(|meta| !meta.is_dir()))
         };
@@ -81,7 +81,7 @@ impl Overlay {
         let Some(further) = further else { return Ok(None) };
         let (from, free) = (self.end_of(path)?, End { origin: Origin::Nothing, ..self.end_of(further)? });
         // Another program may have put something there since.
-        let is_taken = self.lower.exists(further).doing(|| format!("stat {further}"))?;
+        let is_taken = self.is_below(further)?;
         Ok(Some(match is_taken || self.is_judged_there(&from, &free)? {
             true => Parting::Leaves,
             false => Parting::Moves(Box::new([from, free])),
@@ -157,7 +157,7 @@ impl Overlay {
             claimed => claimed?,
         };
         let path = row.path();
-        let below = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+        let below = self.meta_below(path)?;
         if self.is_of_file(&row.base, below.as_ref()) {
             return Ok(());
         }
@@ -210,12 +210,12 @@ impl Overlay {
         };
         let is_it = |meta: &Meta| self.births.are_one(&stamp, &meta.stamp());
         for name in names.into_iter().filter(|name| name != path) {
-            let meta = self.lower.stat(&name).doing(|| format!("stat {name}"))?;
+            let meta = self.meta_below(&name)?;
             if meta.as_ref().is_some_and(is_it) {
                 return Ok(Some(name));
             }
         }
-        match self.lower.stat(path).doing(|| format!("stat {path}"))? {
+        match self.meta_below(path)? {
             Some(meta) if is_it(&meta) && self.as_linked(meta).links > 1 => self.find_name_but(Some(path), &meta),
             Some(_) | None => Ok(None),
         }

@@ -8,7 +8,6 @@ use super::carry::{Cargo, Lifted, Move};
 use super::rename::End;
 use super::renamed::Renamed;
 use crate::model::{OperationId, RelPath};
-use crate::overlay::error::Context;
 use crate::overlay::judge::claim::Claim;
 use crate::overlay::state::past::Past;
 use crate::overlay::{Caller, Error, Overlay, Result, State};
@@ -220,7 +219,7 @@ impl Overlay {
     /// What lower has at a name of an entry, if the entry is a change of that. What somebody else has put in the place of
     /// something new stays where it is, and the view shows it once the entry has left.
     pub(super) fn below_of(&self, row: &UpperRow, name: &RelPath) -> Result<Option<Meta>> {
-        let meta = self.lower.stat(name).doing(|| format!("stat {name}"))?;
+        let meta = self.meta_below(name)?;
         let is_older = |meta: &Meta| match name == row.path() {
             true => row.base.below != Below::Nothing,
             false => self.is_of_file(&row.base, Some(meta)),
@@ -230,8 +229,7 @@ impl Overlay {
 
     /// Returns `None` if lower has nothing at `from`.
     pub(super) fn name_move<'a>(&self, from: &'a End, leaves: Leaves, to: &'a End) -> Result<Option<NameMove<'a>>> {
-        let meta = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
-        Ok(meta.map(|meta| NameMove { from, leaves, to, meta }))
+        Ok(self.meta_below(&from.path)?.map(|meta| NameMove { from, leaves, to, meta }))
     }
 
     /// Renames a directory with all that is in it. Held changes below it come along under new ids.
@@ -402,13 +400,12 @@ impl Overlay {
     /// Returns what lower has at `from`.
     fn stage_relocation(&self, landing: &mut Landing<'_>, moving: &Moving<'_>) -> Result<Option<Meta>> {
         let Moving { from, to, how } = moving;
-        let stat = |path: &RelPath| self.lower.stat(path).doing(|| format!("stat {path}"));
-        let (here, there) = (stat(&from.path)?, stat(&to.path)?);
+        let (here, there) = (self.meta_below(&from.path)?, self.meta_below(&to.path)?);
         match (how, &here, &there) {
             (How::RenameDir { leaves: Some(looks) }, Some(here), None) => {
                 // Made at the free path, with all its looks, and then exchanged: one rename puts both in their places.
                 landing.make_dir(&self.lower, &to.path, *looks)?;
-                let made = stat(&to.path)?.ok_or(Error::Errno(libc::ENOENT))?;
+                let made = self.meta_below(&to.path)?.ok_or(Error::Errno(libc::ENOENT))?;
                 landing.exchange(&self.lower, (&from.path, here.stamp()), (&to.path, made.stamp()))?;
             }
             (How::RenameDir { .. }, Some(here), there) => {

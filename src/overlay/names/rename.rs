@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use super::carry::{Cargo, Move};
 use crate::model::RelPath;
-use crate::overlay::error::Context;
 use crate::overlay::state::lookup::Origin;
 use crate::overlay::state::nodes::{Left, NodeId};
 use crate::overlay::{Caller, Error, Overlay, Result};
@@ -275,7 +274,7 @@ impl Overlay {
         }
         let waits = matches!(from.action, Action::Hold(_)) || self.is_in_held_dir(&to.path);
         let kind = from.kind().unwrap_or(FileKind::Regular);
-        let is_below = || self.lower.exists(&from.path).doing(|| format!("stat {}", from.path));
+        let is_below = || self.is_below(&from.path);
         let is_used = || self.is_used_by_another(&from.path, &to.path, kind);
         Ok((waits && is_below()?) || is_used()? || self.base_leads_out_there(&from.path, &to.path)?)
     }
@@ -298,8 +297,7 @@ impl Overlay {
 
     /// True if the file has other names in lower; those that the view does not show any more count, too.
     fn has_other_names(&self, path: &RelPath) -> Result<bool> {
-        let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
-        Ok(meta.is_some_and(|meta| meta.links > 1))
+        Ok(self.meta_below(path)?.is_some_and(|meta| meta.links > 1))
     }
 
     /// FIFOs, sockets and devices have no content to judge. A target with content must go by a deletion of its own:
@@ -347,8 +345,7 @@ impl Overlay {
     /// What took the place of a directory whose removal is held is judged with that: the program copies.
     pub(super) fn check_in_its_own_place(&self, path: &RelPath, origin: &Origin) -> Result<()> {
         let Origin::Upper(..) = origin else { return Ok(()) };
-        let below = self.lower.stat(path).doing(|| format!("stat {path}"))?;
-        match below.is_some_and(|meta| meta.is_dir()) {
+        match self.has_dir_below(path)? {
             true => Err(Error::Errno(libc::EXDEV)),
             false => Ok(()),
         }

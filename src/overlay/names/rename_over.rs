@@ -407,8 +407,7 @@ impl Overlay {
         if departure.is_some_and(Departure::empties_name) {
             return Ok(None);
         }
-        let below = self.lower.stat(&from.path).doing(|| format!("stat {}", from.path))?;
-        Ok(below.map(|meta| self.whiteout(&from.path, &meta)))
+        Ok(self.meta_below(&from.path)?.map(|meta| self.whiteout(&from.path, &meta)))
     }
 
     /// Judges what the view shows at its new path already. The rename is done, so what cannot be judged is held instead
@@ -557,7 +556,7 @@ impl Overlay {
         if from.action == Action::Pass {
             return self.remove_passed_source(from, whiteout);
         }
-        if !self.lower.exists(&from.path).doing(|| format!("stat {}", from.path))? {
+        if !self.is_below(&from.path)? {
             // It went when the target was held.
             return self.forget_whiteout(whiteout);
         }

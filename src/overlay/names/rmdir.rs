@@ -140,7 +140,7 @@ impl Overlay {
 
     /// Hides a directory from the view; lower keeps it until its removal is confirmed, or the last deletion in it.
     fn hide_dir(&self, path: &RelPath, reason: Reason, by: &Writer) -> Result<UpperId> {
-        let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?.ok_or(Error::Errno(libc::ENOENT))?;
+        let meta = self.meta_below(path)?.ok_or(Error::Errno(libc::ENOENT))?;
         let id = self.hide(path, &meta)?;
         let held = self.hold_whiteout(id, reason, by);
         held.map_err(|err| self.put_dir_back(path, &Gone::Hidden(id), err)).map(|()| id)

@@ -9,7 +9,6 @@
 
 use super::structure::Made;
 use crate::model::{Reason, RelPath};
-use crate::overlay::error::Context;
 use crate::overlay::review::discard::dirs_above;
 use crate::overlay::state::lookup::Origin;
 use crate::overlay::{Caller, Overlay, Result, State};
@@ -62,7 +61,7 @@ impl Overlay {
         let new = self.upper_structure(path, made, &owner)?;
         let mut state = self.state.lock();
         let is_missing = match state.is_taken_from_lower(path) {
-            true => !self.lower.exists(path).doing(|| format!("stat {path}"))?,
+            true => !self.is_below(path)?,
             false => state.uppers.at(path).is_none(),
         };
         if !is_missing {
@@ -84,7 +83,7 @@ impl Overlay {
     pub(in crate::overlay) fn end_stand_ins(&self, path: &RelPath) -> Result<()> {
         let dirs = self.state.lock().uppers.stand_ins_to(path);
         for dir in dirs {
-            if !self.lower.exists(&dir).doing(|| format!("stat {dir}"))? {
+            if !self.is_below(&dir)? {
                 // Then it has none of those further down either.
                 break;
             }
@@ -118,7 +117,7 @@ impl Overlay {
             let mut state = self.state.lock();
             let found = state.uppers.stand_in_at(dir).filter(|upper| !upper.busy).map(|upper| upper.row.clone());
             let Some(row) = found else { return Ok(false) };
-            let below = self.lower.stat(dir).doing(|| format!("stat {dir}"))?;
+            let below = self.meta_below(dir)?;
             if !ends(&state, below.as_ref()) {
                 return Ok(false);
             }

@@ -119,11 +119,6 @@ impl Overlay {
         self.state.lock().uppers.get(id).is_some_and(|upper| upper.row.removes_dir())
     }
 
-    pub(in crate::overlay) fn has_dir_below(&self, path: &RelPath) -> Result<bool> {
-        let below = self.lower.stat(path).doing(|| format!("stat {path}"))?;
-        Ok(below.is_some_and(|meta| meta.is_dir()))
-    }
-
     /// True if a directory above `path` is upper's own: lower has no place for what is made there.
     pub(in crate::overlay) fn is_in_held_dir(&self, path: &RelPath) -> bool {
         self.state.lock().uppers.is_in_held_dir(path)

@@ -7,7 +7,6 @@ use std::os::fd::AsFd;
 use super::rename::End;
 use super::rename_over::is_on_disk;
 use crate::model::RelPath;
-use crate::overlay::error::Context;
 use crate::overlay::judge::claim::Job;
 use crate::overlay::judge::compare::{Comparison, Old};
 use crate::overlay::judge::settle::Settled;
@@ -62,7 +61,7 @@ impl Overlay {
     /// A program that replaced or removed the target at that very moment may have hit the source, which stood there. It
     /// meant the old target, so what was to be saved is made anew under its own name.
     fn not_taken(&self, source: &RelPath, then: &Meta, new: &Side) -> Result<()> {
-        let now = self.lower.stat(source).doing(|| format!("stat {source}"))?;
+        let now = self.meta_below(source)?;
         if now.is_some_and(|now| now.stamp() == then.stamp()) {
             return Ok(());
         }

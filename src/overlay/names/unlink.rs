@@ -4,7 +4,6 @@ use std::ffi::OsStr;
 
 use super::parting::{Departure, Parting};
 use crate::model::{Reason, RelPath};
-use crate::overlay::error::Context;
 use crate::overlay::files::handles::Backing;
 use crate::overlay::judge::claim::Claim;
 use crate::overlay::state::lookup::Origin;
@@ -132,13 +131,13 @@ impl Overlay {
             None => {}
             Some(departure) if departure.empties_name() => return self.part(departure),
             Some(departure) => {
-                return match self.lower.exists(path).doing(|| format!("stat {path}"))? {
+                return match self.is_below(path)? {
                     true => self.unlink_name(departure, &row, claimed, caller),
                     false => self.part(departure),
                 };
             }
         }
-        if let Some(dir) = self.lower.stat(path).doing(|| format!("stat {path}"))?.filter(Meta::is_dir) {
+        if let Some(dir) = self.meta_below(path)?.filter(Meta::is_dir) {
             return self.hide_dir_again(path, &dir, row, caller);
         }
         let existed = row.base.below != Below::Nothing || row.base.content.is_some();
@@ -175,7 +174,7 @@ impl Overlay {
 
     /// It landed between the look and the lock.
     fn unlink_again(&self, path: &RelPath, caller: &Caller) -> Result<()> {
-        let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?.ok_or(Error::Errno(libc::ENOENT))?;
+        let meta = self.meta_below(path)?.ok_or(Error::Errno(libc::ENOENT))?;
         self.unlink_judged(path, &meta, caller)
     }
 

@@ -154,8 +154,7 @@ impl Overlay {
     }
 
     fn outside(&self, path: &RelPath, expected: &Expected) -> Result<Option<Outside>> {
-        let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
-        self.outside_of(path, expected, meta)
+        self.outside_of(path, expected, self.meta_below(path)?)
     }
 
     fn outside_of(&self, path: &RelPath, expected: &Expected, meta: Option<Meta>) -> Result<Option<Outside>> {
@@ -227,7 +226,7 @@ impl Overlay {
             None => Stamp::default(),
         };
         let mut state = self.state.lock();
-        let is_there_still = self.lower.stat(path).doing(|| format!("stat {path}"))?.map(|meta| meta.stamp()) == found;
+        let is_there_still = self.meta_below(path)?.map(|meta| meta.stamp()) == found;
         let went_by_itself = found.is_none() && !state.is_to_be_there(path);
         if is_there_still && !went_by_itself {
             // Unless something of ours has come there since this daemon began.

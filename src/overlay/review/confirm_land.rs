@@ -170,7 +170,7 @@ impl Overlay {
     /// The event of a directory that goes because its held removal is confirmed.
     fn confirmed_dir(&self, dir: &Taken, by: &Writer) -> Result<EventDraft> {
         let path = dir.row.path();
-        let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?.filter(Meta::is_dir);
+        let meta = self.meta_below(path)?.filter(Meta::is_dir);
         let removed = meta.map(|meta| self.dir_removed(path, &meta)).transpose()?;
         let event = self.event(EventName::Confirmed, path).with(|event| {
             event.id = Some(dir.held.id.to_string());

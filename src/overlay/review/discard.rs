@@ -327,7 +327,7 @@ impl Overlay {
 
     /// What lower has at a path, with its file if the path is `open` in the view.
     pub(in crate::overlay) fn what_lower_shows(&self, path: &RelPath, open: Option<&Arc<OpenFile>>) -> Result<Shown> {
-        let meta = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+        let meta = self.meta_below(path)?;
         let needs_file = open.is_some() && meta.as_ref().is_some_and(Meta::is_file);
         let file = needs_file.then(|| self.lower.open_to_read(path)).transpose().doing(|| format!("open {path}"))?;
         Ok(Shown { meta, file: file.map(Arc::new), elsewhere: None })

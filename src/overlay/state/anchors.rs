@@ -1,7 +1,6 @@
 //! What the view asks about the past, answered with a look at lower.
 
 use crate::model::RelPath;
-use crate::overlay::error::Context;
 use crate::overlay::judge::side::Side;
 use crate::overlay::{Overlay, Result, State};
 use crate::store::{Anchor, AnchorState};
@@ -19,7 +18,7 @@ impl Overlay {
             let Some(to) = state.past.came_along(path) else { return Ok(None) };
             to
         };
-        let meta = self.lower.stat(&to).doing(|| format!("stat {to}"))?;
+        let meta = self.meta_below(&to)?;
         Ok(meta.filter(|meta| !meta.is_dir()).map(|meta| AnchorState::Moved { to, stamp: meta.stamp() }))
     }
 
@@ -34,8 +33,7 @@ impl Overlay {
             let Some(to) = to else { return Ok(false) };
             to
         };
-        let meta = self.lower.stat(&to).doing(|| format!("stat {to}"))?;
-        Ok(meta.is_some_and(|meta| meta.is_dir()))
+        self.has_dir_below(&to)
     }
 
     /// True if nothing older than the session goes with what is at a path: it came in this session, and is not all that

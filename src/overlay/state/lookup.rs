@@ -173,6 +173,19 @@ impl Overlay {
         }
     }
 
+    /// What lower has at a path, whatever the view has there.
+    pub(in crate::overlay) fn meta_below(&self, path: &RelPath) -> Result<Option<Meta>> {
+        self.lower.stat(path).doing(|| format!("stat {path}"))
+    }
+
+    pub(in crate::overlay) fn is_below(&self, path: &RelPath) -> Result<bool> {
+        self.lower.exists(path).doing(|| format!("stat {path}"))
+    }
+
+    pub(in crate::overlay) fn has_dir_below(&self, path: &RelPath) -> Result<bool> {
+        Ok(self.meta_below(path)?.is_some_and(|meta| meta.is_dir()))
+    }
+
     /// What the view has at a path.
     pub(in crate::overlay) fn origin(&self, path: &RelPath) -> Result<Origin> {
         loop {
@@ -235,8 +248,7 @@ impl Overlay {
         if !is_alias {
             return Ok(origin);
         }
-        let below = self.lower.stat(path).doing(|| format!("stat {path}"))?;
-        Ok(below.map_or(Origin::Nothing, Origin::Lower))
+        Ok(self.meta_below(path)?.map_or(Origin::Nothing, Origin::Lower))
     }
 
     fn origin_of_upper(&self, path: &RelPath, id: UpperId) -> Result<Origin> {
@@ -253,7 +265,7 @@ impl Overlay {
     }
 
     pub(in crate::overlay) fn origin_below(&self, path: &RelPath) -> Result<Origin> {
-        match self.lower.stat(path).doing(|| format!("stat {path}"))? {
+        match self.meta_below(path)? {
             Some(meta) => self.origin_of_lower(path, meta),
             None => Ok(Origin::Nothing),
         }
@@ -363,7 +375,7 @@ impl Overlay {
             return Ok(self.is_shared_with(state, (id, &stamp), known)?.then_some(known));
         }
         for path in [row.path(), path] {
-            let below = self.lower.stat(path).doing(|| format!("stat {path}"))?;
+            let below = self.meta_below(path)?;
             if let Some(below) = below.filter(|below| self.births.are_one(&stamp, &below.stamp())) {
                 return Ok(Some(below.key()));
             }
@@ -379,7 +391,7 @@ impl Overlay {
             return Ok(true);
         }
         for path in paths {
-            let below = self.lower.stat(&path).doing(|| format!("stat {path}"))?;
+            let below = self.meta_below(&path)?;
             if below.is_some_and(|below| below.links > 1 && self.births.are_one(stamp, &below.stamp())) {
                 return Ok(true);
             }

@@ -166,7 +166,7 @@ impl Overlay {
             let why = "the project has something there since the change was discarded, which would hide it";
             return Err(refused_at(name, ErrorCode::Conflict, why));
         }
-        let below = self.lower.stat(path).map_err(|err| failed(path, &err.into()))?;
+        let below = self.stat_below(path)?;
         let coming = plan.coming(path);
         let stands = match &coming {
             Some(coming) => stands_on(row, coming),
@@ -194,7 +194,7 @@ impl Overlay {
     /// it as a base.
     fn hidden_by<'a>(&self, row: &'a UpperRow) -> Result<Option<&'a RelPath>> {
         for name in row.further_names() {
-            if self.lower.exists(name).doing(|| format!("stat {name}"))? {
+            if self.is_below(name)? {
                 return Ok(Some(name));
             }
         }
@@ -348,7 +348,7 @@ impl Overlay {
     /// True if something else has come to a path where one is to be held, or has changed what it is to be held over.
     pub(super) fn is_crossed(&self, state: &State, returned: &[Returned<'_>]) -> Result<bool> {
         for one in returned {
-            let now = self.lower.stat(one.row.path()).doing(|| format!("stat {}", one.row.path()))?;
+            let now = self.meta_below(one.row.path())?;
             let hides = || Ok::<_, Error>(one.instead.is_none() && self.hidden_by(&one.row)?.is_some());
             if !is_same(one.below.as_ref(), now.as_ref()) || state.is_taken(one) || hides()? {
                 return Ok(true);

@@ -134,7 +134,7 @@ impl Overlay {
 
     /// True if an entry of this kind, without content, is missing and has to be made again.
     fn is_missing(&self, path: &RelPath, kind: FileKind, dropping: &HashSet<UpperId>, how: &UndoHow) -> Reviewed<bool> {
-        match self.lower.stat(path).map_err(|err| failed(path, &err.into()))? {
+        match self.stat_below(path)? {
             None => {
                 self.check_may_come_or_go(path, None, how)?;
                 self.check_would_show(path, dropping)?;
@@ -156,7 +156,7 @@ impl Overlay {
 
     /// Returns what stands where a FIFO, socket or device was made, if it still is one.
     fn special_to_remove(&self, path: &RelPath, how: &UndoHow) -> Reviewed<Option<Meta>> {
-        let meta = self.lower.stat(path).map_err(|err| failed(path, &err.into()))?;
+        let meta = self.stat_below(path)?;
         let Some(special) = meta.filter(|meta| meta.kind.is_special()) else { return Ok(None) };
         self.check_may_come_or_go(path, Some(&special), how).map(|()| Some(special))
     }
@@ -170,7 +170,7 @@ impl Overlay {
         dropping: &HashSet<UpperId>,
         how: &UndoHow,
     ) -> Reviewed<bool> {
-        let Some(meta) = self.lower.stat(path).map_err(|err| failed(path, &err.into()))? else { return Ok(false) };
+        let Some(meta) = self.stat_below(path)? else { return Ok(false) };
         let is_needed = |state: &State| state.uppers.need_dir(path, dropping) || state.written_within(path).is_some();
         if !meta.is_dir() || is_needed(&self.state.lock()) {
             return Ok(false);
@@ -263,7 +263,7 @@ impl Overlay {
     }
 
     fn is_link_of(&self, present: &Side, of: &RelPath) -> Result<bool> {
-        let of = self.lower.stat(of).doing(|| format!("stat {of}"))?;
+        let of = self.meta_below(of)?;
         let is_same = present.meta.zip(of).is_some_and(|(meta, of)| meta.number() == of.number());
         // Its content lives on under some other name.
         Ok(is_same || present.meta.is_some_and(|meta| meta.links > 1))
@@ -398,7 +398,7 @@ impl Overlay {
         }
         for dir in &plan.dirs_removed {
             landing.remove_dir(&self.lower, dir)?;
-            let meta = self.lower.stat(dir).doing(|| format!("stat {dir}"))?;
+            let meta = self.meta_below(dir)?;
             let effect = meta.map(|meta| PathEffect::new(dir, Effect::DirRemoved(DirLooks::of(&meta))));
             epilogue.events.push(undone_event(self, dir, operation, how).doing(effect));
         }

@@ -8,7 +8,6 @@
 use std::collections::BTreeMap;
 
 use crate::model::{RelPath, Stamp};
-use crate::overlay::error::Context;
 use crate::overlay::files::handles::OpenFile;
 use crate::overlay::judge::claim::Job;
 use crate::overlay::judge::compare::Comparison;
@@ -142,7 +141,7 @@ impl Overlay {
             return Ok(None);
         }
         let Some(Went { to, stamp }) = self.went_from(path)? else { return Ok(None) };
-        let meta = self.lower.stat(&to).doing(|| format!("stat {to}"))?;
+        let meta = self.meta_below(&to)?;
         // The inode tells, not its times, which any program can set.
         let is_it = |meta: &Meta| self.births.may_be_one(stamp.key(), meta.key());
         Ok(meta.filter(is_it).map(|meta| (to, meta)))
