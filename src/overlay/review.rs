@@ -162,7 +162,7 @@ impl Overlay {
     /// The change held under exactly this id.
     pub fn held_as(&self, id: &ChangeId) -> Option<UpperRow> {
         let state = self.state.lock();
-        state.uppers.by_id(id).and_then(|upper| state.uppers.get(upper)).map(|upper| upper.row.clone())
+        state.uppers.of_change(id).map(|upper| upper.row.clone())
     }
 
     /// The ids beginning with `digits`, of changes that are held or once were.
@@ -391,7 +391,7 @@ impl State {
     fn written_among<'a>(&self, ids: &[&'a ChangeId]) -> Reviewed<Option<(&'a ChangeId, RelPath, u32)>> {
         let writers = self.writers_of_entries();
         for id in ids {
-            let upper = self.uppers.by_id(id).and_then(|upper| self.uppers.get(upper)).ok_or_else(|| unknown(id))?;
+            let upper = self.uppers.of_change(id).ok_or_else(|| unknown(id))?;
             if let Some(pid) = writers.get(&upper.row.id) {
                 return Ok(Some((id, upper.row.path().clone(), *pid)));
             }

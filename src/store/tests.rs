@@ -85,7 +85,7 @@ impl Bench {
 
     /// A file that nobody has judged.
     fn save_new_row(&self, id: UpperId) {
-        let (names, base) = (vec![path("a")], Base::of(Below::Nothing));
+        let (names, base) = (vec![path("a")], Base::NOTHING);
         self.store().save_upper(&UpperRow { id, names, what: What::File, base, held: None, looks: None }).unwrap();
     }
 
@@ -907,7 +907,7 @@ fn a_row_whose_content_a_power_cut_took_hides_nothing() {
     let mut bench = Bench::new();
     bench.recover().unwrap();
     let upper = bench.store().create_upper(0o600).unwrap().new.keep();
-    let base = Base::of(Below::Nothing);
+    let base = Base::NOTHING;
     let row = UpperRow { id: upper, names: vec![path("a")], what: What::File, base, held: None, looks: None };
     bench.store().save_upper(&row).unwrap();
     bench.store().drop_upper_file(upper);
@@ -929,7 +929,7 @@ fn an_id_that_a_power_cut_took_is_known_and_leads_on_from_those_before_it() {
         id: bench.store().reserve_upper(),
         names: vec![path("a")],
         what: What::File,
-        base: Base::of(Below::Nothing),
+        base: Base::NOTHING,
         held: Some(held(&lost)),
         looks: None,
     };
@@ -955,7 +955,7 @@ fn what_is_written_to_a_change_while_it_is_decided_on_outlives_a_kill() {
         file.write_all(b"held\n").unwrap();
         let change = ChangeId::parse("be000000").unwrap();
         let held = Held { new: Some(Digest::of(b"held\n")), ..held(&change) };
-        let (id, names, base) = (new.keep(), vec![path("a")], Base::of(Below::Nothing));
+        let (id, names, base) = (new.keep(), vec![path("a")], Base::NOTHING);
         let row = UpperRow { id, names, what: What::File, base, held: Some(held), looks: None };
         bench.store().save_upper(&row).unwrap();
         let landing = Landing::new(bench.store(), Durability::Cached);
@@ -1171,7 +1171,7 @@ fn content_kept_by_name_stays_where_something_is_based_on_it() {
         let kept = bench.store().stage_by_name(id, digest, content.len() as u64).unwrap().unwrap();
         bench.store().keep_content(&kept).unwrap();
         if is_base {
-            let base = Base { content: Some(Kept { digest, symlink: false }), ..Base::of(Below::Nothing) };
+            let base = Base { content: Some(Kept { digest, symlink: false }), ..Base::NOTHING };
             let (id, names) = (bench.store().reserve_upper(), vec![path("a")]);
             let row = UpperRow { id, names, what: What::Whiteout, base, held: None, looks: None };
             bench.store().save_upper(&row).unwrap();
@@ -1348,7 +1348,7 @@ fn what_recovery_decides_is_told_by_what_decides_it() {
 #[test]
 fn an_entry_that_an_intent_alone_tells_of_keeps_its_number() {
     let mut bench = Bench::new();
-    let (id, names, base) = (bench.store().reserve_upper(), vec![path("a")], Base::of(Below::Nothing));
+    let (id, names, base) = (bench.store().reserve_upper(), vec![path("a")], Base::NOTHING);
     let row = UpperRow { id, names, what: What::Whiteout, base, held: None, looks: None };
     let epilogue = Epilogue { save: vec![row], ..Epilogue::default() };
     std::mem::forget(Landing::new(bench.store(), Durability::Cached).promise(epilogue).unwrap());

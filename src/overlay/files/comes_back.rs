@@ -173,7 +173,7 @@ impl State {
 
     pub(super) fn way_back_of(&self, open: &OpenFile) -> Option<WayBack> {
         let path = self.taken_from(open)?;
-        let there = self.uppers.at(&path).and_then(|id| self.uppers.get(id));
+        let there = self.uppers.upper_at(&path);
         let hidden_by = there.map(|upper| upper.row.id);
         there.is_none_or(|upper| upper.row.what == What::Whiteout).then_some(WayBack { path, hidden_by })
     }

@@ -16,7 +16,7 @@ use crate::overlay::state::nodes::{NodeId, Nodes};
 use crate::overlay::state::uppers::{Recorded, Upper};
 use crate::overlay::{Error, Overlay, Result, State};
 use crate::policy::rules::{Action, HoldSource};
-use crate::store::{self, Base, Below, FileLooks, NewUpper, UpperFile, UpperId, UpperRow, What};
+use crate::store::{self, Base, Below, NewUpper, UpperFile, UpperId, UpperRow, What};
 use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::haste;
 use crate::sys::tree::is_absent;
@@ -178,8 +178,7 @@ impl Overlay {
             let (upper, meta) = self.copy_to_enter(&lower, Keep::ContentAndSetId)?;
             (upper.new, What::File, meta, Some(upper.file))
         };
-        let (names, base, looks) = (vec![path.clone()], Base::of(Below::of(Some(&meta))), Some(FileLooks::of(&meta)));
-        let row = UpperRow { id: new.id(), names, what, base, held: None, looks };
+        let row = UpperRow::of_copy(new.id(), path.clone(), what, &meta);
         let mut state = self.state.lock();
         let has_entry = || meta.links > 1 && state.uppers.of_inode(&meta.stamp()).is_some();
         if meta.kind != kind || state.uppers.at(path).is_some() || has_entry() {
@@ -224,10 +223,7 @@ impl Overlay {
             }
             return Ok(());
         };
-        let below = Below::of(Some(meta));
-        let looks = Some(FileLooks::of(meta));
-        let id = new.id();
-        let row = UpperRow { id, names: vec![path], what: What::File, base: Base::of(below), held: None, looks };
+        let row = UpperRow::of_copy(new.id(), path, What::File, meta);
         match keep {
             Keep::NothingAtOnce => self.store.save_upper(&row)?,
             Keep::Content | Keep::ContentAndSetId | Keep::Nothing => self.store.save_upper_soon(&row)?,
@@ -272,11 +268,9 @@ impl Overlay {
         what: What,
         save: impl FnOnce(&UpperRow) -> store::Result<()>,
     ) -> Result<UpperId> {
-        let id = new.id();
         self.wait_while_busy(state, path);
-        let (names, base) = (vec![path.clone()], Base::of(Below::Nothing));
-        let mut row = UpperRow { id, names, what, base, held: None, looks: None };
-        let hidden = state.uppers.at(path).and_then(|id| state.uppers.get(id)).map(|upper| upper.row.clone());
+        let mut row = UpperRow::new(new.id(), path.clone(), what, Base::NOTHING);
+        let hidden = state.uppers.upper_at(path).map(|upper| upper.row.clone());
         if let Some(hidden) = hidden {
             if hidden.what != What::Whiteout {
                 // Something is back at this name since the caller looked.
@@ -296,7 +290,7 @@ impl Overlay {
 
     /// Waits until what is at a path is judged, or has landed.
     pub(super) fn wait_while_busy(&self, state: &mut MutexGuard<'_, State>, path: &RelPath) {
-        while state.uppers.at(path).and_then(|id| state.uppers.get(id)).is_some_and(|upper| upper.busy) {
+        while state.uppers.upper_at(path).is_some_and(|upper| upper.busy) {
             self.changed.wait(state);
         }
     }
@@ -404,25 +398,5 @@ pub(super) fn copy_file(from: &File, meta: &Meta, to: &File, keep: Keep, keep_se
             file::copy_metadata(from.as_fd(), &meta, to.as_fd())
         }
         Keep::Nothing | Keep::NothingAtOnce => file::copy_looks(from.as_fd(), &meta, to.as_fd()),
-    }
-}
-
-impl Upper {
-    /// An entry that is being written and that the database knows.
-    pub fn written(row: UpperRow) -> Self {
-        Self {
-            row,
-            dirty: true,
-            recorded: Recorded::Row,
-            busy: false,
-            awaited: 0,
-            synced: false,
-            moved_on: false,
-            because: Vec::new(),
-            given_away: false,
-            left: false,
-            takes_along: None,
-            blob: None,
-        }
     }
 }

@@ -136,7 +136,7 @@ impl Overlay {
 
     /// Returns `None` for a directory, FIFO, socket or device: their looks are no part of their ids.
     fn look_of(&self, id: UpperId, looks: &OwnLooks) -> Result<Option<Was>> {
-        let row = self.state.lock().uppers.get(id).map(|upper| upper.row.clone()).ok_or(Error::Errno(libc::ESTALE))?;
+        let row = self.state.lock().uppers.row(id).cloned().ok_or(Error::Errno(libc::ESTALE))?;
         if row.what.is_structure() {
             return Ok(None);
         }

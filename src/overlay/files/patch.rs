@@ -31,7 +31,7 @@ use crate::overlay::state::limits::{Extent, Position};
 use crate::overlay::state::uppers::Upper;
 use crate::overlay::{Caller, Error, NodeId, Overlay, Result, Shown, State};
 use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, Event, EventName, Outcome, refused_at};
-use crate::store::{Backup, Base, Below, Epilogue, FileLooks, NewUpper, StagedContent, UpperId, UpperRow, What};
+use crate::store::{Backup, Epilogue, NewUpper, StagedContent, UpperId, UpperRow, What};
 use crate::sys::file::{self, Meta};
 
 /// A file and its new content.
@@ -258,9 +258,7 @@ impl State {
         match (&*open.backing(), before) {
             (Backing::Upper(..), Some(upper)) => Ok(UpperRow { id: new.id(), ..upper.row.clone() }),
             (Backing::Lower(_), None) if self.uppers.at(path).is_none() => {
-                let base = Base::of(Below::of(Some(&writing.was)));
-                let looks = Some(FileLooks::of(&writing.was));
-                Ok(UpperRow { id: new.id(), names: vec![path.clone()], what: What::File, base, held: None, looks })
+                Ok(UpperRow::of_copy(new.id(), path.clone(), What::File, &writing.was))
             }
             (Backing::Lower(_) | Backing::Upper(..) | Backing::Orphan(_), _) => {
                 Err(refused_at(path, ErrorCode::Busy, "nothing was written: it is being replaced"))

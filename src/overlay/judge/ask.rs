@@ -50,10 +50,10 @@ impl Overlay {
     /// The same for a rename of such a file, or over one.
     pub(in crate::overlay) fn ask_ahead_of_rename(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
         let Some(by) = self.asked_for(caller) else { return Ok(()) };
-        let row_of = |id| self.state.lock().uppers.get(id).map(|upper| upper.row.clone());
+        let row_of = |id| self.state.lock().uppers.row(id).cloned();
         let (base, held) = match &to.origin {
-            Origin::Nothing => (Base::of(Below::Nothing), None),
-            Origin::Lower(meta) => (Base::of(Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: 1 }), None),
+            Origin::Nothing => (Base::NOTHING, None),
+            Origin::Lower(meta) => (Base::of_name(meta), None),
             Origin::Hidden(id) | Origin::Upper(id, _) => {
                 let row = row_of(*id).ok_or(Error::Errno(libc::ESTALE))?;
                 (row.base.of_one_name(), row.held)
@@ -62,7 +62,7 @@ impl Overlay {
         let source = from.upper().and_then(row_of);
         let Some(id) = from.upper().or(to.upper()) else { return Ok(()) };
         let what = source.as_ref().map_or(What::File, |row| row.what.clone());
-        let row = UpperRow { id, names: vec![to.path.clone()], what, base, held, looks: None };
+        let row = UpperRow { held, ..UpperRow::new(id, to.path.clone(), what, base) };
         let along = match (&from.origin, from.action) {
             (Origin::Lower(_), Action::Hold(_) | Action::Pass) => None,
             (Origin::Lower(meta), _) => Some((from.path.clone(), meta.stamp())),
@@ -94,23 +94,14 @@ impl Overlay {
     }
 
     fn rewritten(&self, path: &RelPath, new: &[u8]) -> Result<(UpperRow, Side)> {
-        let (below, mode) = match self.origin(path)? {
-            Origin::Lower(meta) => (Below::of(Some(&meta)), meta.mode),
-            Origin::Upper(_, meta) => (Below::Nothing, meta.mode),
+        let (base, mode) = match self.origin(path)? {
+            Origin::Lower(meta) => (Base::of(Below::of(Some(&meta))), meta.mode),
+            Origin::Upper(_, meta) => (Base::NOTHING, meta.mode),
             Origin::Nothing | Origin::Hidden(_) => return Err(Error::Errno(libc::ENOENT)),
         };
-        let there = {
-            let state = self.state.lock();
-            state.uppers.at(path).and_then(|id| state.uppers.get(id)).map(|upper| upper.row.clone())
-        };
-        let row = there.unwrap_or_else(|| UpperRow {
-            id: self.store.reserve_upper(),
-            names: vec![path.clone()],
-            what: What::File,
-            base: Base::of(below),
-            held: None,
-            looks: None,
-        });
+        let there = self.state.lock().uppers.upper_at(path).map(|upper| upper.row.clone());
+        let new_row = || UpperRow::new(self.store.reserve_upper(), path.clone(), What::File, base);
+        let row = there.unwrap_or_else(new_row);
         let kept = Kept { digest: Digest::of(new), symlink: false };
         Ok((row, Side::of_kept(new.to_vec(), kept, mode)))
     }

@@ -284,7 +284,7 @@ impl Overlay {
 impl Overlay {
     /// Holds what hides a directory, or a rename's source, for a reason other than its content.
     pub(in crate::overlay) fn hold_whiteout(&self, id: UpperId, reason: Reason, by: &Writer) -> Result<()> {
-        let Some(mut row) = self.state.lock().uppers.get(id).map(|upper| upper.row.clone()) else { return Ok(()) };
+        let Some(mut row) = self.state.lock().uppers.row(id).cloned() else { return Ok(()) };
         let path = row.path().clone();
         if !matches!(self.origin_below(&path)?, Origin::Lower(meta) if meta.is_dir()) {
             return self.settle_because(id, by, vec![reason]).map(|_| ());
@@ -316,7 +316,7 @@ impl Overlay {
         self.store.vitally_for_programs(|| self.store.save_upper(&row))?;
         let mut state = self.state.lock();
         if state.uppers.remove(id).is_some() {
-            state.uppers.insert(Upper { dirty: false, ..Upper::written(row) });
+            state.uppers.insert(Upper::held(row));
         }
         drop(state);
         self.recorded(&part, None);

@@ -205,7 +205,7 @@ impl Overlay {
         }
         let Some(content) = old.stage(&self.store)? else { return Ok(None) };
         self.store.keep_content(&content)?;
-        let kept = Kept { digest: content.digest, symlink: old.is_symlink() };
+        let kept = old.kept_as(content.digest);
         if !present.exists() {
             let mut state = self.state.lock();
             let pinned = state.past.pinned(path, kept);
@@ -277,7 +277,7 @@ impl Overlay {
     fn keep_present(&self, change: &Replacement<'_>, landing: &mut Landing<'_>) -> Result<Option<Kept>> {
         let Replacement { path, new, present, kind, by, .. } = change;
         let Some(content) = present.stage(&self.store)? else { return Ok(None) };
-        let kept = Kept { digest: content.digest, symlink: present.is_symlink() };
+        let kept = present.kept_as(content.digest);
         let kind = if new.exists() { *kind } else { BackupKind::Deleted };
         let backup = self.backup_there(path, present, &content, kind, by);
         landing.keep(content, backup);
@@ -502,8 +502,7 @@ fn looks_and_links(meta: &Meta) -> (u32, u32, u32, u32) {
 /// What a landing does, for `undo`. A source that came in this session leaves no trace (SPEC §4.2).
 fn effects_of(job: &Job, comparison: &Comparison, replaced: Option<Kept>, state: &State) -> Vec<PathEffect> {
     let Comparison { path, new, present, .. } = comparison;
-    let landed = new.digest.map(|digest| Kept { digest, symlink: new.is_symlink() });
-    let after = new.version(landed);
+    let after = new.version(new.known());
     let mut effects = vec![PathEffect::new(path, content_effect(&job.row.base, (present, replaced), after))];
     effects.extend(link_effects(&job.row));
     if let Some((source, _)) = job.takes_along.as_ref().filter(|(source, _)| !state.past.is_fresh(source)) {

@@ -101,7 +101,7 @@ impl Overlay {
         let ([ours, theirs], epilogue) = match self.name_left(&covered, &theirs)? {
             Some(name) => {
                 let (theirs, epilogue) = self.state.lock().unmade(covered.by, &covered.to, &name)?;
-                ([in_the_place_of(ours, &meta), theirs], epilogue)
+                ([UpperRow { base: Base::of_name(&meta), ..ours }, theirs], epilogue)
             }
             None => (exchange_bases(ours, theirs, &meta), Epilogue::default()),
         };
@@ -182,7 +182,7 @@ impl Overlay {
         let is_new = |row: &&UpperRow| row.what != What::Whiteout && row.is_new();
         let path = {
             let state = self.state.lock();
-            state.uppers.get(id).map(|upper| &upper.row).filter(is_new).map(|row| row.path().clone())
+            state.uppers.row(id).filter(is_new).map(|row| row.path().clone())
         };
         let Some(path) = path else { return Ok(None) };
         let Some(Went { to, stamp }) = self.went_from(&path)? else { return Ok(None) };
@@ -217,19 +217,12 @@ impl Overlay {
 
 /// The path has its old file below it again, and the change of that; the other name has nothing below.
 fn exchange_bases(ours: UpperRow, theirs: UpperRow, meta: &Meta) -> [UpperRow; 2] {
-    let ours = in_the_place_of(ours, meta);
     let content = theirs.base.content.filter(|_| theirs.held.is_some());
-    let base = Base { content, found: theirs.base.found, ..ours.base };
-    let nothing = Base::of(Below::Nothing);
+    let base = Base { content, found: theirs.base.found, ..Base::of_name(meta) };
     [
         UpperRow { base, held: theirs.held.clone(), ..ours },
-        UpperRow { base: nothing, held: None, looks: None, ..theirs },
+        UpperRow { base: Base::NOTHING, held: None, looks: None, ..theirs },
     ]
-}
-
-/// The row takes the place of this one name: the file's other names keep their content.
-fn in_the_place_of(row: UpperRow, meta: &Meta) -> UpperRow {
-    UpperRow { base: Base::of(Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: 1 }), ..row }
 }
 
 impl State {

@@ -80,7 +80,7 @@ impl Overlay {
     fn hides_fresh(&self, id: UpperId) -> Result<bool> {
         let hidden = {
             let state = self.state.lock();
-            let hiding = state.uppers.get(id).map(|upper| &upper.row).filter(|row| row.what == What::Whiteout);
+            let hiding = state.uppers.row(id).filter(|row| row.what == What::Whiteout);
             hiding.map(|row| (row.path().clone(), row.base.below)).filter(|(path, _)| state.past.is_fresh(path))
         };
         let Some((path, Below::Entry { stamp, .. })) = hidden else { return Ok(false) };

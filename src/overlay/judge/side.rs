@@ -144,7 +144,11 @@ impl Side {
 
     /// The same, or `None` if its content was not hashed yet.
     pub(in crate::overlay) fn known(&self) -> Option<Kept> {
-        self.digest.map(|digest| Kept { digest, symlink: self.is_symlink() })
+        self.digest.map(|digest| self.kept_as(digest))
+    }
+
+    pub(in crate::overlay) fn kept_as(&self, digest: Digest) -> Kept {
+        Kept { digest, symlink: self.is_symlink() }
     }
 
     pub(in crate::overlay) fn standing(&self) -> Standing {

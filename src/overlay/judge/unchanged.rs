@@ -10,9 +10,7 @@ use crate::model::{BackupKind, RelPath, Timestamp};
 use crate::overlay::error::Context;
 use crate::overlay::{Overlay, Result, State};
 use crate::protocol::EventName;
-use crate::store::{
-    Durability, Effect, Epilogue, EventDraft, Fate, FileLooks, Kept, Landing, PathEffect, UpperRow, Writer,
-};
+use crate::store::{Durability, Effect, Epilogue, EventDraft, Fate, FileLooks, Landing, PathEffect, UpperRow, Writer};
 use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::tree::Place;
 use crate::sys::xattr;
@@ -186,7 +184,7 @@ impl Overlay {
         actor: &Writer,
     ) -> Result<EventDraft> {
         let content = new.stage(&self.store)?;
-        let kept = content.as_ref().map(|content| Kept { digest: content.digest, symlink: new.is_symlink() });
+        let kept = content.as_ref().map(|content| new.kept_as(content.digest));
         if let Some(content) = content {
             let backup = self.backup_there(source, new, &content, BackupKind::Deleted, actor);
             landing.keep(content, backup);

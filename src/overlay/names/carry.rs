@@ -20,9 +20,7 @@ use crate::overlay::judge::side::Side;
 use crate::overlay::state::uppers::{Recorded, Upper};
 use crate::overlay::{Caller, Error, Overlay, Result, State};
 use crate::policy::rules::{Action, sensitive};
-use crate::store::{
-    AnchorState, Backup, Base, Below, Durability, NewUpper, StagedContent, UpperId, UpperRow, What, Writer,
-};
+use crate::store::{AnchorState, Backup, Base, Durability, NewUpper, StagedContent, UpperId, UpperRow, What, Writer};
 use crate::sys::OFlags;
 use crate::sys::file::{FileKind, Meta, SET_ID};
 use crate::sys::xattr::{self, CAPABILITY};
@@ -287,7 +285,7 @@ impl Overlay {
         let is_ours = *before == Action::Pass || self.is_fresh(path);
         let meta = self.meta_below(path)?;
         let state = self.state.lock();
-        let upper = state.uppers.at(path).and_then(|id| state.uppers.get(id));
+        let upper = state.uppers.upper_at(path);
         let unreviewed = upper.is_none_or(|upper| upper.row.held.is_none() && upper.row.names.len() == 1);
         Ok(kind.has_content() && is_ours && unreviewed && meta.is_some_and(|meta| meta.links == 1))
     }
@@ -403,15 +401,12 @@ impl State {
 impl Lifted<'_> {
     /// Its entry, as it is at its new path; `ESTALE` if the file has been held or its entry evicted since.
     pub(super) fn row(&self, state: &State, moved: RelPath) -> Result<UpperRow> {
-        let (base, names) = (Base::of(Below::Nothing), vec![moved]);
-        let there = state.uppers.at(&self.path).and_then(|id| state.uppers.get(id)).map(|upper| &upper.row);
+        let there = state.uppers.upper_at(&self.path).map(|upper| &upper.row);
         match (there, &self.copy) {
             (Some(row), _) if row.held.is_none() && row.names.len() == 1 && row.what != What::Whiteout => {
-                Ok(UpperRow { names, base, looks: None, ..row.clone() })
+                Ok(UpperRow::new(row.id, moved, row.what.clone(), Base::NOTHING))
             }
-            (None, Some((new, what))) => {
-                Ok(UpperRow { id: new.id(), names, what: what.clone(), base, held: None, looks: None })
-            }
+            (None, Some((new, what))) => Ok(UpperRow::new(new.id(), moved, what.clone(), Base::NOTHING)),
             (_, _) => Err(Error::Errno(libc::ESTALE)),
         }
     }

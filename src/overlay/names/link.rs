@@ -181,7 +181,7 @@ impl State {
     /// both.
     fn linked(&mut self, source: &RelPath, meta: &Meta) {
         self.windows.linked(source, meta);
-        let Some(upper) = self.uppers.at(source).and_then(|id| self.uppers.get(id)) else { return };
+        let Some(upper) = self.uppers.upper_at(source) else { return };
         let Below::Entry { stamp, mode, .. } = upper.row.base.below else { return };
         if stamp.number() == meta.number() {
             let below = Below::Entry {

@@ -72,7 +72,7 @@ impl Overlay {
         replaced: Option<UpperId>,
         by: &Writer,
     ) -> Result<Option<(StagedContent, Backup)>> {
-        let row = replaced.and_then(|id| self.state.lock().uppers.get(id).map(|upper| upper.row.clone()));
+        let row = replaced.and_then(|id| self.state.lock().uppers.row(id).cloned());
         let Some(row) = row else { return Ok(None) };
         let mut removal = self.removal(&row, by)?;
         let copy = std::mem::replace(&mut removal.copy, Ok(None))?;

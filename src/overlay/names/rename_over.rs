@@ -249,7 +249,7 @@ impl Overlay {
     }
 
     fn learn_other_names(&self, path: &RelPath, id: UpperId) -> Result<()> {
-        let row = self.state.lock().uppers.get(id).map(|upper| upper.row.clone()).ok_or(Error::Errno(libc::ESTALE))?;
+        let row = self.state.lock().uppers.row(id).cloned().ok_or(Error::Errno(libc::ESTALE))?;
         let others = row.names.iter().filter(|name| *name != path);
         others.clone().try_for_each(|name| self.learn_name(name))?;
         match others.count() {
@@ -329,18 +329,12 @@ impl Overlay {
     /// The entry that is to stand at the target, with the base of what stands there. The caller has claimed the target.
     pub(super) fn take_target(&self, to: &End, id: UpperId, kind: FileKind) -> Result<Taken> {
         let what = if kind == FileKind::Symlink { What::Symlink } else { What::File };
-        let names = vec![to.path.clone()];
-        let free = Base::of(Below::Nothing);
         let mut gives_way = GivesWay::Nothing;
         let (base, held) = match &to.origin {
-            Origin::Nothing => (free, None),
-            // Takes the place of this one name; the file's other names keep their content.
-            Origin::Lower(meta) => {
-                let below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: 1 };
-                (Base::of(below), None)
-            }
+            Origin::Nothing => (Base::NOTHING, None),
+            Origin::Lower(meta) => (Base::of_name(meta), None),
             Origin::Hidden(old) | Origin::Upper(old, _) => {
-                let row = self.state.lock().uppers.get(*old).map(|upper| upper.row.clone());
+                let row = self.state.lock().uppers.row(*old).cloned();
                 let row = row.ok_or(Error::Errno(libc::ESTALE))?;
                 gives_way = self.giving_way(to, *old, &row)?;
                 match &gives_way {
@@ -350,7 +344,7 @@ impl Overlay {
                 }
             }
         };
-        Ok(Taken { row: UpperRow { id, names, what, base, held, looks: None }, gives_way })
+        Ok(Taken { row: UpperRow { held, ..UpperRow::new(id, to.path.clone(), what, base) }, gives_way })
     }
 
     fn giving_way(&self, to: &End, old: UpperId, row: &UpperRow) -> Result<GivesWay> {

@@ -206,7 +206,7 @@ impl Overlay {
         if state.uppers.at(path) != over.map(|row| row.id) {
             return Err(Error::Errno(libc::ESTALE));
         }
-        let base = over.map_or(Base::of(Below::Nothing), |row| row.base);
+        let base = over.map_or(Base::NOTHING, |row| row.base);
         let deletion = match over {
             // The deletion is being judged, and may or may not end up held.
             Some(row) => Some(row.held.clone().ok_or(Error::Errno(libc::EBUSY))?),
@@ -214,7 +214,7 @@ impl Overlay {
         };
         because.extend(deletion.iter().flat_map(|held| held.reasons.iter().copied()));
         let what = if made.kind == FileKind::Directory { What::Dir } else { What::Node };
-        let row = UpperRow { id, names: vec![path.clone()], what, base, held: deletion.clone(), looks: None };
+        let row = UpperRow { held: deletion.clone(), ..UpperRow::new(id, path.clone(), what, base) };
         let writer = Some(by.clone()).filter(|by| *by != Writer::default());
         let row = state.waiting(row, (ChangeKind::Structure, made.standing()), because, writer)?;
         let mut epilogue = Epilogue { save: vec![row.clone()], ..Epilogue::default() };
@@ -227,7 +227,7 @@ impl Overlay {
         if let Some(over) = over {
             state.uppers.remove(over.id);
         }
-        state.uppers.insert(Upper { dirty: false, ..Upper::written(row) });
+        state.uppers.insert(Upper::held(row));
         state.epoch += 1;
         self.counters.held.fetch_add(1, Ordering::Relaxed);
         Ok(())
@@ -370,7 +370,7 @@ impl Overlay {
     fn moved(&self, state: &mut State, (from, to): (&End, &End), id: UpperId, caller: &Caller) -> Result<Moved> {
         let inside: Vec<UpperId> = state.uppers.within(&from.path).into_iter().filter(|inside| *inside != id).collect();
         let (mut rows, mut epilogue) = state.renamed_rows(&inside, &[Move { from: &from.path, to: &to.path }])?;
-        let row = state.uppers.get(id).map(|upper| upper.row.clone()).ok_or(Error::Errno(libc::ESTALE))?;
+        let row = state.uppers.row(id).cloned().ok_or(Error::Errno(libc::ESTALE))?;
         let replaced = to.upper().and_then(|id| state.uppers.get(id)).map(|upper| upper.row.clone());
         let left = self.deletion_left(state, &row)?;
         let mut reasons = match (&left, &row.held) {
@@ -384,8 +384,7 @@ impl Overlay {
         if replaced.is_some() || state.uppers.is_in_held_dir(&to.path) {
             reasons.push(Reason::Parent);
         }
-        let mut there =
-            UpperRow { names: vec![to.path.clone()], base: Base::of(Below::Nothing), held: None, ..row.clone() };
+        let mut there = UpperRow { names: vec![to.path.clone()], base: Base::NOTHING, held: None, ..row.clone() };
         if let Some(replaced) = &replaced {
             reasons.extend(replaced.held.iter().flat_map(|held| held.reasons.iter().copied()));
             (there.base, there.held) = (replaced.base, replaced.held.clone());
@@ -423,7 +422,7 @@ impl Overlay {
     /// Holds structure that earlier versions left in upper without a hold: what is in it could not land.
     pub(in crate::overlay) fn hold_left_structure(&self, id: UpperId) -> Result<()> {
         let mut state = self.state.lock();
-        let Some(row) = state.uppers.get(id).map(|upper| upper.row.clone()) else { return Ok(()) };
+        let Some(row) = state.uppers.row(id).cloned() else { return Ok(()) };
         let makes = self.upper_standing(id)?;
         let row = state.waiting(row, (ChangeKind::Structure, makes), vec![Reason::Parent], None)?;
         self.store.save_upper(&row)?;
@@ -485,7 +484,7 @@ impl State {
 
     fn put_left(&mut self, left: Option<UpperRow>) {
         if let Some(row) = left {
-            self.uppers.insert(Upper { dirty: false, ..Upper::written(row) });
+            self.uppers.insert(Upper::held(row));
         }
     }
 }

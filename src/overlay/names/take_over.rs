@@ -14,7 +14,7 @@ use crate::overlay::judge::side::Side;
 use crate::overlay::state::lookup::Origin;
 use crate::overlay::{Error, Overlay, Result, State};
 use crate::policy::rules::Action;
-use crate::store::{self, Base, Below, Durability, Epilogue, Landing, NewContent, UpperRow, What, Writer};
+use crate::store::{self, Base, Durability, Epilogue, Landing, NewContent, UpperRow, What, Writer};
 use crate::sys::file::{FileKind, Meta};
 
 /// Larger files are judged once, as in any other rename: finding out twice that one must be held would take too long.
@@ -26,15 +26,7 @@ impl Overlay {
     pub(super) fn take_over(&self, from: &End, to: &End, meta: &Meta, by: &Writer) -> Result<bool> {
         let Some(target) = self.may_take_over(from, to, meta) else { return Ok(false) };
         self.check_may_change(0)?;
-        let below = Below::Entry { stamp: target.stamp(), mode: target.mode, links: 1 };
-        let row = UpperRow {
-            id: self.store.reserve_upper(),
-            names: vec![to.path.clone()],
-            what: What::File,
-            base: Base::of(below),
-            held: None,
-            looks: None,
-        };
+        let row = UpperRow::new(self.store.reserve_upper(), to.path.clone(), What::File, Base::of_name(target));
         let along = Some((from.path.clone(), meta.stamp()));
         let job = Job { takes_place: true, ..Job::to_come(row, along) };
         let Some(mut comparison) = self.compare_taken(&job, &from.path, by)? else { return Ok(false) };

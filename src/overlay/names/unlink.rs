@@ -113,8 +113,7 @@ impl Overlay {
 
     /// What hides a path of lower, once it is put there.
     pub(super) fn whiteout(&self, path: &RelPath, meta: &Meta) -> Upper {
-        let below = Below::Entry { stamp: meta.stamp(), mode: meta.mode, links: 1 };
-        let row = deleted(self.store.reserve_upper(), path, Base::of(below));
+        let row = deleted(self.store.reserve_upper(), path, Base::of_name(meta));
         Upper { recorded: Recorded::Nothing, ..Upper::written(row) }
     }
 
@@ -205,7 +204,7 @@ impl Overlay {
 
     /// Removes a new entry whose creation failed after all.
     pub(in crate::overlay) fn take_back(&self, path: &RelPath, id: UpperId) {
-        let row = self.state.lock().uppers.get(id).map(|upper| upper.row.clone());
+        let row = self.state.lock().uppers.row(id).cloned();
         // In the place of a held deletion it would take that along, so there it stays as it is, made and not written.
         let new = row.filter(UpperRow::is_new);
         if let Some(Err(err)) = new.map(|row| self.drop_new(&row, &Writer::default())) {
@@ -286,5 +285,5 @@ impl State {
 
 /// The row that hides a path, not judged yet.
 fn deleted(id: UpperId, path: &RelPath, base: Base) -> UpperRow {
-    UpperRow { id, names: vec![path.clone()], what: What::Whiteout, base, held: None, looks: None }
+    UpperRow::new(id, path.clone(), What::Whiteout, base)
 }

@@ -4,7 +4,7 @@ use super::carry::Move;
 use super::parting::{Departure, Parting};
 use crate::model::{ChangeKind, RelPath};
 use crate::overlay::{Error, Result, State};
-use crate::store::{Base, Below, Epilogue, Fate, Held, UpperId, UpperRow};
+use crate::store::{Base, Epilogue, Fate, Held, UpperId, UpperRow};
 
 /// Upper entries as they will be.
 #[derive(Default)]
@@ -115,5 +115,5 @@ fn moved(row: &UpperRow, moves: &[Move<'_>]) -> UpperRow {
 /// A row without the name that it is based on. That stays below, so under the other names it is something new.
 fn left(row: &UpperRow, base: &RelPath) -> UpperRow {
     let held = row.held.clone().map(|held| Held { kind: ChangeKind::Create, ..held });
-    UpperRow { base: Base::of(Below::Nothing), held, looks: None, ..row.without_name(base) }
+    UpperRow { base: Base::NOTHING, held, looks: None, ..row.without_name(base) }
 }

@@ -339,7 +339,7 @@ impl State {
 
     /// Returns `None` for a path that fettlefs has not touched, which is never flagged.
     fn expected(&self, path: &RelPath) -> Option<Expected> {
-        let row = self.uppers.at(path).and_then(|id| self.uppers.get(id)).map(|upper| &upper.row);
+        let row = self.uppers.upper_at(path).map(|upper| &upper.row);
         match row.and_then(|row| Some((row, row.held.as_ref()?))) {
             // Of a directory only its existence counts, even if its removal is held. One in the place of a file still has
             // that below.

@@ -16,7 +16,7 @@ use crate::overlay::state::uppers::Upper;
 use crate::overlay::{Error, Overlay, Result, State};
 use crate::protocol::{Action as Done, Also, EventName, Outcome};
 use crate::store::{
-    self, Applied, Base, Below, Durability, Effect, Epilogue, Fate, Kept, Landing, PathEffect, StagedContent, UpperId,
+    self, Applied, Base, Below, Durability, Effect, Epilogue, Fate, Landing, PathEffect, StagedContent, UpperId,
     UpperRow, Version, What,
 };
 use crate::sys::file::{FileKind, Meta};
@@ -177,7 +177,7 @@ impl Overlay {
     fn with_hidden_parents(&self, mut ids: Vec<ChangeId>) -> Vec<ChangeId> {
         let state = self.state.lock();
         let given: HashSet<&ChangeId> = ids.iter().collect();
-        let uppers = ids.iter().filter_map(|id| state.uppers.get(state.uppers.by_id(id)?));
+        let uppers = ids.iter().filter_map(|id| state.uppers.of_change(id));
         let hidden = dirs_above(uppers.map(|upper| upper.row.path())).into_iter().filter_map(|dir| {
             let row = &state.uppers.get(state.uppers.at(&dir)?)?.row;
             let held = row.held.as_ref().filter(|_| row.removes_dir())?;
@@ -489,7 +489,7 @@ pub(in crate::overlay) fn discarded_for(
     side: &Side,
     kept: Option<Digest>,
 ) -> Result<Effect> {
-    let content = kept.map(|digest| Kept { digest, symlink: side.is_symlink() });
+    let content = kept.map(|digest| side.kept_as(digest));
     let version = side.meta.map(|meta| Version { group: side.masked_group(), ..Version::of(&meta, content) });
     let looks = side.looks(row).doing(|| format!("look at {}", row.path()))?;
     Ok(Effect::Discarded { row: Box::new(row.clone()), content: version, xattrs: looks.given_xattrs(), instead })

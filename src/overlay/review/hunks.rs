@@ -308,7 +308,7 @@ impl State {
         self.epoch += 1;
         self.uppers.remove(change.row.id);
         let id = upper.new.keep();
-        self.uppers.insert(Upper { dirty: false, synced: true, busy: true, ..Upper::written(rest) });
+        self.uppers.insert(Upper { synced: true, busy: true, ..Upper::held(rest) });
         if let Some(open) = open {
             open.set_backing(&mut self.nodes, Backing::Upper(id, Arc::new(upper.file)));
         }

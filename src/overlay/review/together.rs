@@ -14,7 +14,7 @@ impl Overlay {
     /// have yet.
     pub(super) fn with_landing_first(&self, ids: &[ChangeId]) -> Vec<ChangeId> {
         let state = self.state.lock();
-        let rows = ids.iter().filter_map(|id| state.uppers.get(state.uppers.by_id(id)?)).map(|upper| &upper.row);
+        let rows = ids.iter().filter_map(|id| state.uppers.of_change(id)).map(|upper| &upper.row);
         // A deletion needs no directory.
         let rows = rows.filter(|row| row.what != What::Whiteout);
         let dirs =
@@ -33,7 +33,7 @@ impl Overlay {
         let named: HashSet<&ChangeId> = ids.iter().collect();
         for id in ids {
             let state = self.state.lock();
-            let upper = state.uppers.by_id(id).and_then(|upper| state.uppers.get(upper)).ok_or_else(|| unknown(id))?;
+            let upper = state.uppers.of_change(id).ok_or_else(|| unknown(id))?;
             if upper.row.what == What::Dir {
                 continue;
             }
@@ -56,7 +56,7 @@ impl Overlay {
     pub(super) fn with_emptied_dirs(&self, mut ids: Vec<ChangeId>) -> Vec<ChangeId> {
         let going: HashSet<RelPath> = {
             let state = self.state.lock();
-            let rows = ids.iter().filter_map(|id| state.uppers.get(state.uppers.by_id(id)?)).map(|upper| &upper.row);
+            let rows = ids.iter().filter_map(|id| state.uppers.of_change(id)).map(|upper| &upper.row);
             rows.filter(|row| row.what == What::Whiteout).map(|row| row.path().clone()).collect()
         };
         let dirs = going.iter().filter_map(RelPath::parent).collect();
@@ -106,7 +106,7 @@ impl Overlay {
         let state = self.state.lock();
         let (mut all, mut seen) = (Vec::new(), HashSet::new());
         for id in ids {
-            let upper = state.uppers.by_id(id).and_then(|upper| state.uppers.get(upper)).ok_or_else(|| unknown(id))?;
+            let upper = state.uppers.of_change(id).ok_or_else(|| unknown(id))?;
             let held = upper.row.held.as_ref().ok_or_else(|| unknown(id))?;
             if seen.contains(id) {
                 // Added already, with all that is in it.

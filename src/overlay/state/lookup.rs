@@ -369,7 +369,7 @@ impl Overlay {
     /// The lower inode of an entry with several names below: all of them are one node, even if the entry's own name leads
     /// elsewhere below by now.
     fn shared_inode(&self, state: &State, path: &RelPath, id: UpperId) -> Result<Option<InodeKey>> {
-        let Some(row) = state.uppers.get(id).map(|upper| &upper.row) else { return Ok(None) };
+        let Some(row) = state.uppers.row(id) else { return Ok(None) };
         let Below::Entry { stamp, links: 2.., .. } = row.base.below else { return Ok(None) };
         if let Some(known) = state.nodes.known_inode(&stamp, self.births) {
             return Ok(self.is_shared_with(state, (id, &stamp), known)?.then_some(known));

@@ -49,6 +49,29 @@ pub(in crate::overlay) enum Recorded {
 }
 
 impl Upper {
+    /// An entry that is being written and that the database knows.
+    pub fn written(row: UpperRow) -> Self {
+        Self {
+            row,
+            dirty: true,
+            recorded: Recorded::Row,
+            busy: false,
+            awaited: 0,
+            synced: false,
+            moved_on: false,
+            because: Vec::new(),
+            given_away: false,
+            left: false,
+            takes_along: None,
+            blob: None,
+        }
+    }
+
+    /// The same for one that waits for review.
+    pub fn held(row: UpperRow) -> Self {
+        Self { dirty: false, ..Self::written(row) }
+    }
+
     /// True if lower has its content, and it stays only for those who have it open.
     pub fn is_landed(&self) -> bool {
         self.recorded == Recorded::Landed && !self.dirty
@@ -189,6 +212,10 @@ impl Uppers {
         self.entries.get(&id)
     }
 
+    pub fn row(&self, id: UpperId) -> Option<&UpperRow> {
+        self.get(id).map(|upper| &upper.row)
+    }
+
     /// Names, base and hold in its row may only be changed by [`Self::set_row`], [`Self::set_base`], [`Self::set_landed`]
     /// and [`Self::held_no_more`].
     pub fn get_mut(&mut self, id: UpperId) -> Option<&mut Upper> {
@@ -265,7 +292,7 @@ impl Uppers {
         saved.and_then(|upper| upper.on_copy(before, after)).into_iter().collect()
     }
 
-    fn upper_at(&self, path: &RelPath) -> Option<&Upper> {
+    pub fn upper_at(&self, path: &RelPath) -> Option<&Upper> {
         self.get(self.at(path)?)
     }
 
@@ -474,6 +501,10 @@ impl Uppers {
 
     pub fn by_id(&self, id: &ChangeId) -> Option<UpperId> {
         self.by_change.get(id).copied()
+    }
+
+    pub fn of_change(&self, id: &ChangeId) -> Option<&Upper> {
+        self.get(self.by_id(id)?)
     }
 
     /// True if the id of a change other than that of `own` begins with these digits.

@@ -229,7 +229,7 @@ impl Overlay {
     pub(in crate::overlay) fn begin_anew_from(&self, path: &RelPath, present: &Side) -> Result<()> {
         let content = present.stage_found(&self.store)?;
         content.iter().try_for_each(|content| self.store.keep_content(content))?;
-        let kept = content.map(|content| Kept { digest: content.digest, symlink: present.is_symlink() });
+        let kept = content.map(|content| present.kept_as(content.digest));
         let mut state = self.state.lock();
         let anchors = state.past.begun_anew(path, kept, present.meta.map(|meta| meta.stamp()));
         self.store.save_anchors(&anchors)?;

@@ -4,7 +4,7 @@
 use std::os::unix::fs::FileTypeExt;
 
 use super::*;
-use crate::store::{Base, Below};
+use crate::store::Base;
 use crate::sys::Mode;
 use crate::sys::file::FileKind;
 
@@ -481,7 +481,7 @@ fn structure_that_is_recorded_as_held_by_nobody_is_held() {
     bench.unlink("a");
     mkdir(&bench, "a");
     let row = bench.held().into_iter().next().unwrap();
-    let left = UpperRow { base: Base::of(Below::Nothing), held: None, ..row };
+    let left = UpperRow { base: Base::NOTHING, held: None, ..row };
     bench.view().store().save_upper(&left).unwrap();
     std::fs::remove_file(bench.lower_path("a")).unwrap();
     bench.remount();

@@ -335,7 +335,7 @@ impl Overlay {
     /// Keeps, as a backup, the change that is held here in the place of `by`, which supersedes it. Returns the effect by
     /// which an undo brings it back.
     fn stage_replaced(&self, id: UpperId, by: ChangeId, how: &UndoHow, landing: &mut Landing<'_>) -> Result<Effect> {
-        let row = self.state.lock().uppers.get(id).map(|upper| upper.row.clone()).ok_or(Error::Errno(libc::EBUSY))?;
+        let row = self.state.lock().uppers.row(id).cloned().ok_or(Error::Errno(libc::EBUSY))?;
         let side = self.row_side(&row)?;
         let content =
             side.stage(&self.store)?.ok_or(Error::Internal("what is to be held again instead has no content"))?;
@@ -436,7 +436,7 @@ impl State {
                 self.nodes.unname_path(name);
             }
         }
-        self.uppers.insert(Upper { dirty: false, busy: true, ..Upper::written(row.clone()) });
+        self.uppers.insert(Upper { busy: true, ..Upper::held(row.clone()) });
         if let Some(Content { new, file }) = content {
             self.read_on_in(&row, new.keep(), file);
         }

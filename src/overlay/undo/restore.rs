@@ -476,7 +476,7 @@ impl Overlay {
         {
             self.wait_while(&mut state, WAIT_FOR_RELEASES, |state| writer(state).is_some());
         }
-        let is_judged = || state.uppers.at(path).and_then(|id| state.uppers.get(id)).is_some_and(|upper| upper.busy);
+        let is_judged = || state.uppers.upper_at(path).is_some_and(|upper| upper.busy);
         match writer(&state) {
             None => Ok(()),
             // Nobody has it open, as far as can be seen.

@@ -144,9 +144,17 @@ pub struct Base {
 }
 
 impl Base {
+    /// The base of a change where lower has nothing.
+    pub const NOTHING: Self = Self { below: Below::Nothing, content: None, found: None };
+
     /// The base of a change to what lower has, or has not.
     pub fn of(below: Below) -> Self {
-        Self { below, content: None, found: None }
+        Self { below, ..Self::NOTHING }
+    }
+
+    /// The base of what takes the place of one name of lower's file: its other names keep their content.
+    pub fn of_name(meta: &Meta) -> Self {
+        Self::of(Below::of(Some(meta))).of_one_name()
     }
 
     /// Returns what the id tells of: what it is judged against, or what landed where nothing was when its window began.
@@ -313,6 +321,16 @@ pub struct UpperRow {
 }
 
 impl UpperRow {
+    /// The row of an entry with one name, not held yet.
+    pub fn new(id: UpperId, path: RelPath, what: What, base: Base) -> Self {
+        Self { id, names: vec![path], what, base, held: None, looks: None }
+    }
+
+    /// The same for a copy of what lower has.
+    pub fn of_copy(id: UpperId, path: RelPath, what: What, lower: &Meta) -> Self {
+        Self { looks: Some(FileLooks::of(lower)), ..Self::new(id, path, what, Base::of(Below::of(Some(lower)))) }
+    }
+
     pub fn path(&self) -> &RelPath {
         &self.names[0]
     }

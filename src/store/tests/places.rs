@@ -21,7 +21,7 @@ impl Bench {
         self.recover_given(place).unwrap();
         let UpperFile { new, mut file } = self.store().create_upper(0o600).unwrap();
         file.write_all(b"held\n").unwrap();
-        let (id, base) = (new.keep(), Base::of(Below::Nothing));
+        let (id, base) = (new.keep(), Base::NOTHING);
         let row = UpperRow { id, names: vec![path("a")], what: What::File, base, held: None, looks: None };
         self.store().save_upper(&row).unwrap();
         std::fs::write(self.path("large"), [7; 100_000]).unwrap();

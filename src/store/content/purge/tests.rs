@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 
 use super::*;
-use crate::store::{Base, Below, Location, UpperRow, What};
+use crate::store::{Base, Location, UpperRow, What};
 use crate::sys::steps::{Area, Calls, Fate, Steps, Trap, assert_passes_apart};
 use crate::sys::tree::Tree;
 
@@ -30,7 +30,7 @@ fn somebody_notes_a_use_in_the_room_that_a_purge_waits_for() {
     let store = Arc::new(Store::open(&lower, &Location::default()).unwrap());
     let digest = Digest::of(b"unneeded");
     // Something waits to be recorded, which needs room.
-    let (id, names, base) = (store.reserve_upper(), vec![RelPath::parse(b"a").unwrap()], Base::of(Below::Nothing));
+    let (id, names, base) = (store.reserve_upper(), vec![RelPath::parse(b"a").unwrap()], Base::NOTHING);
     let row = UpperRow { id, names, what: What::File, base, held: None, looks: None };
     store.database.lock().waiting.push_row(row);
     let steps = Arc::new(fill(dir.path()));
