@@ -175,12 +175,12 @@ impl Overlay {
     }
 
     /// The commit point: the view shows all of them, or none.
-    fn show_all(&self, mut staged: Vec<Staged<'_>>) -> Reviewed<Vec<UpperId>> {
+    fn show_all(&self, staged: Vec<Staged<'_>>) -> Reviewed<Vec<UpperId>> {
         // Each once, and in an order that does not depend on the patch: no patch waits for itself, nor two for each
         // other.
-        let order: HashMap<NodeId, usize> = staged.iter().map(|one| one.open.node).zip(0..).collect();
-        staged.sort_by_key(|one| one.open.node);
-        let copying: Vec<MutexGuard<'_, ()>> = staged.iter().map(|one| one.open.copying.lock()).collect();
+        let mut by_node: Vec<&Arc<OpenFile>> = staged.iter().map(|one| one.open).collect();
+        by_node.sort_by_key(|open| open.node);
+        let copying: Vec<MutexGuard<'_, ()>> = by_node.iter().map(|open| open.copying.lock()).collect();
         let mut old: Vec<UpperId> = staged.iter().filter_map(|one| one.open.upper()).collect();
         old.sort();
         old.dedup();
@@ -201,12 +201,7 @@ impl Overlay {
         old.into_iter().for_each(|id| self.store.drop_upper_file(id));
         ids.iter().for_each(|id| self.store.note_room(*id));
         self.changed.notify_all();
-        // Back in the order of the patch.
-        let mut nodes: Vec<(NodeId, usize)> = order.into_iter().collect();
-        nodes.sort();
-        let mut placed: Vec<(usize, UpperId)> = nodes.into_iter().map(|(_, at)| at).zip(ids).collect();
-        placed.sort();
-        Ok(placed.into_iter().map(|(_, id)| id).collect())
+        Ok(ids)
     }
 
     /// Keeps what waits for review in these files: the patch replaces it, and there is no other copy.
