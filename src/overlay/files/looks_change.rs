@@ -52,7 +52,7 @@ impl Overlay {
         self.check_asked_name(node)?;
         let _acting = self.acting_on(node);
         let changing = match looks.is_empty() {
-            true => self.claim_at(node)?.map(|claimed| Changing { claimed, was: None }),
+            true => self.claim_at(node).map(|claimed| Changing { claimed, was: None }),
             false => self.claim_for_looks(node, looks, caller)?,
         };
         let noted = match &changing {
@@ -75,25 +75,15 @@ impl Overlay {
         judged
     }
 
-    fn claim_at(&self, node: NodeId) -> Result<Option<Claim<'_>>> {
+    fn claim_at(&self, node: NodeId) -> Option<Claim<'_>> {
         loop {
-            let upper = {
+            let id = {
                 let state = self.state.lock();
-                state.nodes.path(node).ok().and_then(|path| state.uppers.at(&path))
+                state.uppers.at(&state.nodes.path(node).ok()?)?
             };
-            let Some(id) = upper else { return Ok(None) };
-            if let Some(claimed) = self.claim_if_there(id)? {
-                return Ok(Some(claimed));
+            if let Some((_, claimed)) = self.claim_if_there(id) {
+                return Some(claimed);
             }
-        }
-    }
-
-    /// Returns `None` if the entry was let go meanwhile: lower has the file, or another entry does.
-    fn claim_if_there(&self, id: UpperId) -> Result<Option<Claim<'_>>> {
-        match self.claim(id) {
-            Ok((_, claimed)) => Ok(Some(claimed)),
-            Err(err) if err.code() == libc::ESTALE => Ok(None),
-            Err(err) => Err(err),
         }
     }
 
@@ -108,7 +98,7 @@ impl Overlay {
             let origin = self.origin(&path)?;
             let (Origin::Lower(meta) | Origin::Upper(_, meta)) = &origin else { return Ok(None) };
             let claimed = match &origin {
-                Origin::Upper(id, _) => self.claim_if_there(*id)?,
+                Origin::Upper(id, _) => self.claim_if_there(*id).map(|(_, claimed)| claimed),
                 Origin::Lower(_) | Origin::Nothing | Origin::Hidden(_) => match self.gate_of_looks(&path, meta, &by)? {
                     Some(rule) => self.take_up(&path, meta.kind, rule)?,
                     None => return Ok(None),
@@ -158,7 +148,7 @@ impl Overlay {
     }
 
     fn look_as_before(&self, id: UpperId, was: &Was) -> Result<()> {
-        let Some(_claimed) = self.claim_if_there(id)? else { return Ok(()) };
+        let Some(_claimed) = self.claim_if_there(id) else { return Ok(()) };
         was.give_back().doing(|| format!("change attributes of upper entry {id}"))?;
         if let Some(upper) = self.state.lock().uppers.get_mut(id) {
             upper.row.looks = was.noted.clone();

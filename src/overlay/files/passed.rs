@@ -499,11 +499,7 @@ impl Overlay {
     /// name, keep the old one. A held change at the path becomes a change of the new one.
     fn give_own_inode(&self, path: &RelPath) -> Result<()> {
         let upper = self.state.lock().uppers.at(path);
-        let _claimed = match upper.map(|id| self.claim(id)).transpose() {
-            // What was held there has just been decided about: nothing is left to claim.
-            Err(Error::Errno(libc::ESTALE)) => None,
-            claimed => claimed?,
-        };
+        let _claimed = upper.and_then(|id| self.claim_if_there(id));
         let doing = || format!("copy {path}");
         let Some(meta) = self.lower.stat(path).doing(doing)? else { return Ok(()) };
         let file = self.lower.open_to_read(path).doing(doing)?;

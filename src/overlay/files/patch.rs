@@ -184,7 +184,7 @@ impl Overlay {
         let mut old: Vec<UpperId> = staged.iter().filter_map(|one| one.open.upper()).collect();
         old.sort();
         old.dedup();
-        let claims = self.claim_all(&old).map_err(|err| self.nothing_written(&err))?;
+        let claims = self.claim_all(&old);
         let kept = self.keep_what_waits(&staged).map_err(|err| self.nothing_written(&err))?;
         let mut state = self.state.lock();
         let rows = staged.iter().map(|one| state.row_for(one, &old)).collect::<Reviewed<Vec<_>>>()?;

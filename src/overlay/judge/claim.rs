@@ -3,6 +3,7 @@
 //! No lock is held while contents are read and compared. The judging thread works on a copy, the [`Job`], and acts only
 //! if the entry has not been written to, renamed or removed since the copy was made.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::deny::Denial;
@@ -112,13 +113,25 @@ impl Overlay {
 
     /// Waits until the entry is not being judged and keeps it so until the claim is dropped; `ESTALE` if it is gone.
     pub(in crate::overlay) fn claim(&self, id: UpperId) -> Result<(UpperRow, Claim<'_>)> {
+        self.claim_if_there(id).ok_or(Error::Errno(libc::ESTALE))
+    }
+
+    /// The same; `None` if it is gone: it landed meanwhile, or was decided about, dropped or renamed.
+    pub(in crate::overlay) fn claim_if_there(&self, id: UpperId) -> Option<(UpperRow, Claim<'_>)> {
         let mut state = self.state.lock();
-        while state.uppers.get(id).is_some_and(|upper| upper.busy) {
+        while state.uppers.get(id)?.busy {
             self.changed.wait(&mut state);
         }
-        let upper = state.uppers.get_mut(id).ok_or(Error::Errno(libc::ESTALE))?;
+        let upper = state.uppers.get_mut(id)?;
         upper.busy = true;
-        Ok((upper.row.clone(), Claim { overlay: self, id, judged: true }))
+        Some((upper.row.clone(), Claim { overlay: self, id, judged: true }))
+    }
+
+    /// Claims those that are there in one order and each once, so that two requests for the same entries never wait for
+    /// each other, nor one for itself.
+    pub(in crate::overlay) fn claim_all(&self, ids: &[UpperId]) -> Vec<Claim<'_>> {
+        let ids: BTreeSet<UpperId> = ids.iter().copied().collect();
+        ids.into_iter().filter_map(|id| self.claim_if_there(id)).map(|(_, claim)| claim).collect()
     }
 
     pub(super) fn is_disturbed(&self, job: &Job) -> bool {

@@ -152,10 +152,7 @@ impl Overlay {
         if !is_shared {
             return Ok(());
         }
-        let (row, _claim) = match self.claim(id) {
-            Err(err) if err.code() == libc::ESTALE => return Ok(()),
-            claimed => claimed?,
-        };
+        let Some((row, _claim)) = self.claim_if_there(id) else { return Ok(()) };
         let path = row.path();
         let below = self.meta_below(path)?;
         if self.is_of_file(&row.base, below.as_ref()) {

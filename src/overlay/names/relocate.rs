@@ -2,13 +2,11 @@
 //!
 //! Each is one landing under the lock: an intent with the new names, the new ids and what it means for anchors, then the
 //! rename, then the record. A daemon that dies in between leaves all of it undone, or the next start finishes it.
-use std::collections::BTreeSet;
 
 use super::carry::{Cargo, Lifted, Move};
 use super::rename::End;
 use super::renamed::Renamed;
 use crate::model::{OperationId, RelPath};
-use crate::overlay::judge::claim::Claim;
 use crate::overlay::state::past::Past;
 use crate::overlay::{Caller, Error, Overlay, Result, State};
 use crate::policy::rules::Action;
@@ -324,7 +322,7 @@ impl Overlay {
         };
         loop {
             let ids = within(&self.state.lock());
-            let claimed = self.claim_all(&ids)?;
+            let claimed = self.claim_all(&ids);
             let mut state = self.state.lock();
             let now = within(&state);
             if now.iter().any(|id| !ids.contains(id)) {
@@ -342,21 +340,6 @@ impl Overlay {
             ids.iter().for_each(|id| self.evict(*id));
             return Ok(relocated);
         }
-    }
-
-    /// Claims entries in one order and each once, so that two requests for the same entries never wait for each other,
-    /// nor one for itself.
-    pub(in crate::overlay) fn claim_all(&self, ids: &[UpperId]) -> Result<Vec<Claim<'_>>> {
-        let mut claimed = Vec::new();
-        for id in ids.iter().copied().collect::<BTreeSet<_>>() {
-            match self.claim(id) {
-                Ok((_, claim)) => claimed.push(claim),
-                // Landed while we waited.
-                Err(err) if err.code() == libc::ESTALE => {}
-                Err(err) => return Err(err),
-            }
-        }
-        Ok(claimed)
     }
 
     fn land_relocation(

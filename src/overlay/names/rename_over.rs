@@ -311,10 +311,7 @@ impl Overlay {
 
     /// Claims what stands at the target, so that it is not judged, reviewed or evicted.
     fn claim_target(&self, to: &End) -> Result<Option<Claim<'_>>> {
-        match to.upper() {
-            Some(id) => self.claim(id).map(|(_, claimed)| Some(claimed)),
-            None => Ok(None),
-        }
+        to.upper().map(|id| Ok(self.claim(id)?.1)).transpose()
     }
 
     /// Claims that and an entry that is to stand there, in one order, so that two requests for the same entries never
@@ -528,11 +525,7 @@ impl Overlay {
     /// and the deletion of an older one is held like the target.
     fn remove_source(&self, from: &End, (whiteout, meta): (UpperId, &Meta), upper: UpperId, by: &Writer) -> Result<()> {
         // A judgement under way, for a close, may be taking the source along.
-        let claimed = match self.claim(upper) {
-            Ok((_, claimed)) => Some(claimed),
-            Err(err) if err.code() == libc::ESTALE => None,
-            Err(err) => return Err(err),
-        };
+        let claimed = self.claim_if_there(upper);
         let synced = self.state.lock().uppers.get_mut(upper).is_some_and(|upper| {
             upper.takes_along = None;
             upper.synced

@@ -320,7 +320,7 @@ impl Overlay {
                 ids
             };
             let ids = with_target(&self.state.lock());
-            let claimed = self.claim_all(&ids)?;
+            let claimed = self.claim_all(&ids);
             let mut state = self.state.lock();
             if with_target(&state).iter().any(|id| !ids.contains(id)) {
                 // Something was made in it meanwhile.

@@ -118,10 +118,7 @@ impl Overlay {
     }
 
     fn unlink_upper(&self, path: &RelPath, id: UpperId, caller: &Caller) -> Result<()> {
-        let (row, claimed) = match self.claim(id) {
-            Err(err) if err.code() == libc::ESTALE => return self.unlink_again(path, caller),
-            other => other?,
-        };
+        let Some((row, claimed)) = self.claim_if_there(id) else { return self.unlink_again(path, caller) };
         if !row.names.contains(path) {
             // A name in lower of an inode that was changed by another: only the name goes.
             return self.unlink_again(path, caller);

@@ -160,11 +160,7 @@ impl Overlay {
             state.uppers.at(path).or_else(|| state.uppers.of_inode(&found.stamp()))
         };
         let Some(id) = held else { return Ok(()) };
-        let (row, claimed) = match self.claim(id) {
-            // It landed meanwhile, or was dropped.
-            Err(err) if err.code() == libc::ESTALE => return Ok(()),
-            taken => taken?,
-        };
+        let Some((row, claimed)) = self.claim_if_there(id) else { return Ok(()) };
         self.take_looks_below(&row, &mut self.row_side(&row)?, &self.present_side(path)?)?;
         if let Some(upper) = self.state.lock().uppers.get(id).filter(|upper| upper.has_row()) {
             self.store.save_upper(&upper.row)?;

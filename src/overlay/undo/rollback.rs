@@ -256,11 +256,7 @@ impl Overlay {
     /// The change goes on under a new id. This is no write: however little it now changes, it stays held.
     fn rebase_held(&self, path: &RelPath) -> Result<()> {
         let Some(id) = self.state.lock().uppers.at(path) else { return Ok(()) };
-        let (mut row, claimed) = match self.claim(id) {
-            // It was decided or renamed a moment ago.
-            Err(err) if err.code() == libc::ESTALE => return Ok(()),
-            claimed => claimed?,
-        };
+        let Some((mut row, claimed)) = self.claim_if_there(id) else { return Ok(()) };
         let Some(held) = row.held.clone().filter(|_| *row.path() == *path) else { return Ok(()) };
         let mut present = self.present_side(path)?;
         let content = present.kept().doing(|| format!("hash {path}"))?;
