@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::carry::Move;
+use super::relocate::{How, Moving};
 use super::rename::{End, is_gated, is_special};
 use super::rename_over::{GivesWay, Taken};
 use crate::overlay::files::handles::OpenFile;
@@ -82,7 +83,7 @@ impl Overlay {
     fn exchange_dirs(&self, from: &End, to: &End, caller: &Caller) -> Result<Vec<UpperId>> {
         let moves = [Move { from: &from.path, to: &to.path }, Move { from: &to.path, to: &from.path }];
         let cargo = self.lift(self.survey(&moves, caller)?, &self.doer(caller))?;
-        self.relocate_dirs(from, to, cargo, caller)
+        self.relocate_told(&Moving { from, to, how: How::ExchangeDirs }, cargo, caller)
     }
 
     /// Two renames in one, each to the name that the other leaves. No content is lost by it, and both paths remember what
@@ -102,7 +103,7 @@ impl Overlay {
             return Err(Error::Errno(libc::EXDEV));
         }
         let cargo = self.lift(carried, &self.doer(caller))?;
-        self.relocate_file_and_dir(file, dir, cargo, caller)
+        self.relocate_told(&Moving { from: file, to: dir, how: How::ExchangeFileAndDir }, cargo, caller)
     }
 
     fn exchange_judged(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {

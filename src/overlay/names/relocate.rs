@@ -17,14 +17,14 @@ use crate::store::{
 use crate::sys::file::{FileKind, Meta};
 
 /// The two ends of a rename that takes upper entries along.
-struct Moving<'a> {
-    from: &'a End,
-    to: &'a End,
-    how: How,
+pub(super) struct Moving<'a> {
+    pub from: &'a End,
+    pub to: &'a End,
+    pub how: How,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum How {
+pub(super) enum How {
     /// An empty directory with the looks of `leaves` takes its place, if there is to be one.
     RenameDir {
         leaves: Option<DirLooks>,
@@ -230,33 +230,6 @@ impl Overlay {
         Ok(self.meta_below(&from.path)?.map(|meta| NameMove { from, leaves, to, meta }))
     }
 
-    /// Renames a directory with all that is in it. Held changes below it come along under new ids.
-    pub(super) fn relocate_dir(&self, from: &End, to: &End, cargo: Cargo<'_>, caller: &Caller) -> Result<Vec<UpperId>> {
-        self.relocate_told(&Moving { from, to, how: How::RenameDir { leaves: None } }, cargo, caller)
-    }
-
-    /// Exchanges two directories with all that is in them.
-    pub(super) fn relocate_dirs(
-        &self,
-        from: &End,
-        to: &End,
-        cargo: Cargo<'_>,
-        caller: &Caller,
-    ) -> Result<Vec<UpperId>> {
-        self.relocate_told(&Moving { from, to, how: How::ExchangeDirs }, cargo, caller)
-    }
-
-    /// Exchanges a file and a directory with all that is in it: each gets the name that the other leaves.
-    pub(super) fn relocate_file_and_dir(
-        &self,
-        file: &End,
-        dir: &End,
-        cargo: Cargo<'_>,
-        caller: &Caller,
-    ) -> Result<Vec<UpperId>> {
-        self.relocate_told(&Moving { from: file, to: dir, how: How::ExchangeFileAndDir }, cargo, caller)
-    }
-
     /// Exchanges two entries of lower that are not judged.
     pub(super) fn exchange_below(&self, from: &End, to: &End, caller: &Caller) -> Result<Vec<UpperId>> {
         self.relocate_told(&Moving { from, to, how: How::ExchangeBelow }, Cargo::default(), caller)
@@ -306,8 +279,8 @@ impl Overlay {
         Ok(self.relocate(moving, Cargo { unjudged, ..Cargo::default() }, &[event])?.operation)
     }
 
-    /// Returns lifted entries, which still have to be judged.
-    fn relocate_told(&self, moving: &Moving<'_>, cargo: Cargo<'_>, caller: &Caller) -> Result<Vec<UpperId>> {
+    /// Returns lifted entries, which still have to be judged. Held changes below a directory come along under new ids.
+    pub(super) fn relocate_told(&self, moving: &Moving<'_>, cargo: Cargo<'_>, caller: &Caller) -> Result<Vec<UpperId>> {
         Ok(self.relocate(moving, cargo, &self.relocation_events(moving, caller))?.lifted)
     }
 

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 
 use super::carry::{Cargo, Move};
+use super::relocate::{How, Moving};
 use crate::model::RelPath;
 use crate::overlay::state::lookup::Origin;
 use crate::overlay::state::nodes::{Left, NodeId};
@@ -399,7 +400,7 @@ impl Overlay {
             true => Cargo::default(),
             false => self.lift(self.survey(&moves, caller)?, &self.doer(caller))?,
         };
-        self.relocate_dir(from, to, cargo, caller)
+        self.relocate_told(&Moving { from, to, how: How::RenameDir { leaves: None } }, cargo, caller)
     }
 }
 

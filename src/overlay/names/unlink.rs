@@ -77,9 +77,8 @@ impl Overlay {
     /// Hides a path of lower, judges its deletion, and shows it again if that fails.
     fn unlink_judged(&self, path: &RelPath, meta: &Meta, caller: &Caller) -> Result<()> {
         self.learn_other_name(path, meta)?;
-        let (by, whiteout) = (self.doer(caller), self.whiteout(path, meta));
-        let id = whiteout.row.id;
-        self.hide_by(Upper { recorded: Recorded::Nothing, ..whiteout })?;
+        let by = self.doer(caller);
+        let id = self.hide(path, meta)?;
         match self.settle_or_deny(id, &by) {
             Ok(_) => Ok(()),
             Err(err) => {
@@ -99,16 +98,12 @@ impl Overlay {
     pub(in crate::overlay) fn hide(&self, path: &RelPath, meta: &Meta) -> Result<UpperId> {
         let whiteout = self.whiteout(path, meta);
         let id = whiteout.row.id;
-        self.hide_by(whiteout).map(|()| id)
-    }
-
-    fn hide_by(&self, whiteout: Upper) -> Result<()> {
         let mut state = self.state.lock();
-        if state.uppers.at(whiteout.row.path()).is_some() {
+        if state.uppers.at(path).is_some() {
             return Err(Error::Errno(libc::ESTALE));
         }
         state.uppers.insert(whiteout);
-        Ok(())
+        Ok(id)
     }
 
     /// What hides a path of lower, once it is put there.
