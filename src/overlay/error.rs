@@ -101,6 +101,16 @@ impl<T> Context<T> for io::Result<T> {
     }
 }
 
+/// For what consists of several steps: most errors say already what was being done.
+impl<T> Context<T> for Result<T> {
+    fn doing(self, what: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|err| match err {
+            Error::Errno(errno) => Error::Io { doing: what(), cause: io::Error::from_raw_os_error(errno) },
+            other => other,
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -102,8 +102,8 @@ impl Overlay {
         let path = row.path();
         let doing = || format!("look at {path}");
         let found = self.lower.find(path).doing(doing)?.filter(|_| row.base.below != Below::Nothing);
-        let below = found.as_ref().map(|found| Ok((Meta::of(found.as_fd())?, found.as_fd()))).transpose();
-        let below = below.doing(doing)?.filter(|(below, _)| Some(below.kind) == kind);
+        let meta = found.as_ref().map(|found| Meta::of(found.as_fd())).transpose().doing(doing)?;
+        let below = meta.zip(found.as_ref().map(AsFd::as_fd)).filter(|(below, _)| Some(below.kind) == kind);
         looks_told(looks, below).doing(doing)
     }
 

@@ -235,14 +235,12 @@ impl Overlay {
         }
         let new = match (&row.what, *content) {
             (What::Whiteout, _) => None,
-            (What::Dir, Some(version)) => {
-                Some(Content { new: self.make_upper_dir(version).doing_in(doing)?, file: None })
-            }
+            (What::Dir, Some(version)) => Some(Content { new: self.make_upper_dir(version).doing(doing)?, file: None }),
             (What::File | What::Symlink, Some(version)) => {
                 let gone = || std::io::Error::from(std::io::ErrorKind::NotFound);
                 let kept = version.content.map(|kept| self.store.content_file(kept.digest)).transpose()?.flatten();
                 let kept = kept.ok_or_else(gone).doing(doing)?;
-                Some(self.write_upper(&kept, (version, xattrs), &row.what).doing_in(doing)?)
+                Some(self.write_upper(&kept, (version, xattrs), &row.what).doing(doing)?)
             }
             (What::Dir | What::Node | What::File | What::Symlink, _) => return Err(Error::Errno(libc::ENOENT)),
         };
@@ -355,20 +353,6 @@ impl Overlay {
             }
         }
         Ok(false)
-    }
-}
-
-/// Says what was being done when one of several steps failed.
-trait DoingIn<T> {
-    fn doing_in(self, what: impl FnOnce() -> String) -> Result<T>;
-}
-
-impl<T> DoingIn<T> for Result<T> {
-    fn doing_in(self, what: impl FnOnce() -> String) -> Result<T> {
-        self.map_err(|err| match err {
-            Error::Errno(errno) => Error::Io { doing: what(), cause: std::io::Error::from_raw_os_error(errno) },
-            other => other,
-        })
     }
 }
 
