@@ -34,7 +34,7 @@ use super::judge::side::Side;
 use super::{Error, Overlay, Result, State};
 use crate::model::{self, ChangeId, Digest, RelPath};
 use crate::policy::settings::Ttl;
-use crate::protocol::{ErrorBody, ErrorCode, refused_at};
+use crate::protocol::{Action as Done, Also, ErrorBody, ErrorCode, Outcome, refused_at};
 use crate::store::{self, Below, EventDraft, Held, UpperRow, Writer, is_within_reserved};
 use crate::sys::file::{self, FileKind};
 use crate::sys::process;
@@ -117,6 +117,14 @@ pub(super) struct Taken {
     pub held: Held,
     pub open: Option<Arc<OpenFile>>,
     pub version: u64,
+}
+
+impl Taken {
+    fn outcome(&self, done: Done) -> Outcome {
+        let also = Also(self.row.further_names().to_vec());
+        let (id, kind) = (Some(self.held.id.clone()), Some(self.held.kind));
+        Outcome { also, id, kind, ..Outcome::new(done, self.row.path().clone()) }
+    }
 }
 
 /// Changes claimed for review. Given back on drop, however the review ends: their writers wait for that.

@@ -8,7 +8,7 @@ use super::{Review, Reviewed, Taken, WAIT_FOR_WRITERS, Writers, failed};
 use crate::model::{ChangeId, RelPath};
 use crate::overlay::judge::side::Side;
 use crate::overlay::{Error, Overlay, Result};
-use crate::protocol::{Action as Done, Also, Counts, ErrorBody, ErrorCode, Outcome, refused_at};
+use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, Outcome, refused_at};
 use crate::store::{self, Below, Kept, Landed, UpperRow, What};
 use crate::sys::file::Meta;
 use crate::sys::tree::is_absent;
@@ -104,7 +104,7 @@ impl Overlay {
         // that writes the file in place by another name.
         let writes_in_place = |landable: &Landable| landable.taken.row.base.is_shared();
         landables.sort_by_key(|landable| (!replaces_dir(landable), depth(landable), writes_in_place(landable)));
-        let outcomes = landables.iter().map(outcome).chain(dirs.iter().copied().map(dir_outcome));
+        let outcomes = landables.iter().map(outcome).chain(dirs.iter().map(|dir| dir.outcome(Done::Applied)));
         let mut outcomes: Vec<Outcome> = outcomes.collect();
         if how.review.dry_run {
             return Ok(outcomes);
@@ -268,17 +268,9 @@ pub(super) fn check_mode_below(change: &Taken, new: &Side, present: &Side) -> Re
     }
 }
 
-fn dir_outcome(dir: &Taken) -> Outcome {
-    let (id, kind) = (Some(dir.held.id.clone()), Some(dir.held.kind));
-    Outcome { id, kind, ..Outcome::new(Done::Applied, dir.row.path().clone()) }
-}
-
 pub(super) fn outcome(landable: &Landable) -> Outcome {
     let held = &landable.taken.held;
-    let mut outcome = Outcome::new(landable.done, landable.taken.row.path().clone());
-    outcome.also = Also(landable.taken.row.further_names().to_vec());
-    outcome.id = Some(held.id.clone());
-    outcome.kind = Some(held.kind);
+    let mut outcome = landable.taken.outcome(landable.done);
     outcome.size = landable.new.kind.filter(|kind| kind.has_content()).map(|_| landable.new.size);
     outcome.lines = landable.new.lines();
     outcome.counts = Some(Counts::of(held.insertions, held.deletions, held.old_lines));

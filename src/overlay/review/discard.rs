@@ -14,7 +14,7 @@ use crate::overlay::judge::side::Side;
 use crate::overlay::state::nodes::NodeId;
 use crate::overlay::state::uppers::Upper;
 use crate::overlay::{Error, Overlay, Result, State};
-use crate::protocol::{Action as Done, Also, EventName, Outcome};
+use crate::protocol::{Action as Done, EventName, Outcome};
 use crate::store::{
     self, Applied, Base, Below, Durability, Effect, Epilogue, Fate, Landing, PathEffect, StagedContent, UpperId,
     UpperRow, Version, What,
@@ -168,7 +168,7 @@ impl Overlay {
         // Open descriptors go on working, and their next close is judged anew (SPEC §8).
         let reviewing = self.take_all(&ids, Writers::LeftAlone)?;
         let given_away = GivenAway { overlay: self, entries: Vec::new(), is_done: false };
-        let outcomes = reviewing.taken.iter().map(outcome).collect();
+        let outcomes = reviewing.taken.iter().map(|change| change.outcome(Done::Discarded)).collect();
         Ok(Dropping { given_away, reviewing, outcomes, kept: Vec::new(), shown: Vec::new() })
     }
 
@@ -467,14 +467,6 @@ impl State {
         let open = self.nodes.open_of(row.id);
         open.is_some_and(|open| open.is_rewritten() || self.handles_on(open.node).any(|handle| handle.has_begun()))
     }
-}
-
-fn outcome(change: &Taken) -> Outcome {
-    let mut outcome = Outcome::new(Done::Discarded, change.row.path().clone());
-    outcome.also = Also(change.row.further_names().to_vec());
-    outcome.id = Some(change.held.id.clone());
-    outcome.kind = Some(change.held.kind);
-    outcome
 }
 
 /// The effect of discarding a change, as an undo needs it.

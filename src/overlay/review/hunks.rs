@@ -22,7 +22,7 @@ use crate::overlay::judge::land::{Replacement, content_effect};
 use crate::overlay::judge::side::Side;
 use crate::overlay::state::uppers::Upper;
 use crate::overlay::{Error, Overlay, Result, State};
-use crate::protocol::{Action as Done, Also, Counts, ErrorBody, ErrorCode, EventName, Outcome, refused_at};
+use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, EventName, Outcome, refused_at};
 use crate::store::{
     AnchorState, Below, Durability, Epilogue, EventDraft, Fate, Held, Kept, Known, Landing, PathEffect, UpperFile,
     UpperRow, What,
@@ -79,12 +79,8 @@ impl Split<'_> {
 
     fn outcome(&self, done: Done, taken: &[u8]) -> Outcome {
         let Measure { insertions, deletions, old_lines, .. } = diff::measure(self.old.text(), taken);
-        let mut outcome = Outcome::new(done, self.change.row.path().clone());
-        outcome.also = Also(self.change.row.further_names().to_vec());
-        outcome.id = Some(self.change.held.id.clone());
-        outcome.kind = Some(self.change.held.kind);
-        outcome.counts = Some(Counts::of(insertions, deletions, old_lines));
-        outcome
+        let counts = Some(Counts::of(insertions, deletions, old_lines));
+        Outcome { counts, ..self.change.outcome(done) }
     }
 }
 

@@ -370,7 +370,7 @@ impl Overlay {
             }
             self.dress(file)?;
             self.stage_restored(file, landing, how)?;
-            let mut effects: Vec<PathEffect> = made(landing);
+            let mut effects = landing.newly_made();
             effects.push(PathEffect::new(file.path, file.effect()?));
             let event = undone_event(self, file.path, operation, how).doing(effects).with(|event| {
                 event.sha256 = file.new.digest;
@@ -383,7 +383,7 @@ impl Overlay {
         for (path, looks) in &plan.specials_made {
             landing.make_parents(&self.lower, path)?;
             landing.place(&self.lower, path, None, &NewContent::Node { looks: *looks, like: None })?;
-            let mut effects: Vec<PathEffect> = made(landing);
+            let mut effects = landing.newly_made();
             effects.push(PathEffect::new(path, Effect::SpecialMade));
             epilogue.events.push(undone_event(self, path, operation, how).doing(effects));
             epilogue.anchors.push(self.state.lock().past.made(path, None));
@@ -403,7 +403,7 @@ impl Overlay {
             epilogue.events.push(undone_event(self, dir, operation, how).doing(effect));
         }
         if let Some((dir, _)) = plan.dirs_made.first() {
-            let rest = made(landing);
+            let rest = landing.newly_made();
             if !rest.is_empty() {
                 epilogue.events.push(undone_event(self, dir, operation, how).doing(rest));
             }
@@ -484,11 +484,6 @@ impl Overlay {
             Some(pid) => Err(busy_open(path, pid)),
         }
     }
-}
-
-/// The directories that were made since this was last asked.
-fn made(landing: &mut Landing<'_>) -> Vec<PathEffect> {
-    landing.newly_made().iter().map(|dir| PathEffect::new(dir, Effect::DirMade)).collect()
 }
 
 /// Mode and owner as they were, except where they were changed since.

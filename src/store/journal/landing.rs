@@ -24,7 +24,7 @@ use super::intent::{self, Act, Epilogue, Intent, Landed, Looks, Step, Temp};
 use crate::model::{OperationId, RelPath, Stamp};
 use crate::store::content::StagedContent;
 use crate::store::rows::backups::Backup;
-use crate::store::rows::operations::DirLooks;
+use crate::store::rows::operations::{DirLooks, Effect, PathEffect};
 use crate::store::{Context, Error, Result, Store, TEMP_PREFIX, UpperId};
 use crate::sys::Mode;
 use crate::sys::cache;
@@ -316,10 +316,10 @@ impl<'a> Landing<'a> {
         Ok(&self.work.made.last().expect("just pushed").place)
     }
 
-    /// Returns the directories made since the last call, parents first.
-    pub fn newly_made(&mut self) -> Vec<RelPath> {
+    /// Returns what directories were made since the last call, parents first.
+    pub fn newly_made(&mut self) -> Vec<PathEffect> {
         let told = std::mem::replace(&mut self.made_told, self.work.made.len());
-        self.work.made[told..].iter().map(|made| made.path.clone()).collect()
+        self.work.made[told..].iter().map(|made| PathEffect::new(&made.path, Effect::DirMade)).collect()
     }
 
     /// True if a step puts a directory at `path`.
