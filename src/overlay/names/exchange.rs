@@ -99,11 +99,19 @@ impl Overlay {
             || stands_for_older
             || self.base_leads_out_there(&file.path, &dir.path)?
             || self.is_used_by_another(&file.path, &dir.path, kind)?
+            || self.hides_anothers(file)?
         {
             return Err(Error::Errno(libc::EXDEV));
         }
         let cargo = self.lift(carried, &self.doer(caller))?;
         self.relocate_told(&Moving { from: file, to: dir, how: How::ExchangeFileAndDir }, cargo, caller)
+    }
+
+    /// True if lower has something at a change's name that is not the change's: an exchange would take it along.
+    fn hides_anothers(&self, end: &End) -> Result<bool> {
+        let Some(id) = end.upper() else { return Ok(false) };
+        let row = self.state.lock().uppers.row(id).cloned().ok_or(Error::Errno(libc::ESTALE))?;
+        Ok(self.is_below(&end.path)? && self.below_of(&row, &end.path)?.is_none())
     }
 
     fn exchange_judged(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {

@@ -130,6 +130,23 @@ fn reloaded(mut bench: Bench) -> Bench {
 }
 
 #[test]
+fn a_held_new_file_is_exchanged_with_no_directory_while_somebody_has_put_a_file_in_its_place() {
+    for is_taken in [false, true] {
+        let bench = Bench::new();
+        bench.mkdir("d");
+        bench.save("n", "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\n-----END PRIVATE KEY-----\n");
+        assert_eq!(bench.reasons(), [Reason::Risk]);
+        if is_taken {
+            bench.put("n", "theirs\n");
+        }
+        let exchanged = rename(bench.view(), bench.parent("n"), bench.parent("d"), RenameFlags::EXCHANGE);
+        assert_eq!(exchanged.err().map(|err| err.code()), is_taken.then_some(libc::EXDEV));
+        assert_eq!(bench.lower("n"), is_taken.then(|| "theirs\n".to_owned()));
+        bench.check();
+    }
+}
+
+#[test]
 fn a_rename_of_a_held_new_file_leaves_what_somebody_has_put_in_its_place() {
     for over in [None, Some("old\n")] {
         let bench = with_anothers();
