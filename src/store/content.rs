@@ -134,7 +134,7 @@ impl super::Store {
         let doing = || format!("keep {size} bytes of content");
         let temp = self.dirs.content_place(&passing_name());
         let copy = temp.create(OFlags::RDWR, Mode::RUSR | Mode::WUSR).map(File::from).doing(doing)?;
-        let digest = self.dirs.give_to_owner(&temp).and_then(|()| copy_content(source, &copy));
+        let digest = self.dirs.give_to_owner(&copy).and_then(|()| copy_content(source, &copy));
         let digest = digest.and_then(|()| file::digest(&copy));
         let digest = match digest {
             Ok(digest) => digest,

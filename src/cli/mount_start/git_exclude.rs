@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 
 use crate::protocol::STATE_DIRECTORY;
-use crate::sys::file::{self, Meta};
+use crate::sys::file;
 
 /// A longer file is no list of patterns that a person wrote.
 const LIST_BYTES_MAX: u64 = 1 << 20;
@@ -34,19 +34,9 @@ pub fn add_line(project: &Path) -> io::Result<()> {
     };
     let info = rustix::fs::openat(&common, "info", DIRECTORY | OFlags::NOFOLLOW, Mode::empty())?;
     if is_made {
-        give_to_owner_of(&common, &info)?;
+        file::give_to_owner_of(common.as_fd(), info.as_fd())?;
     }
     append(&info)
-}
-
-/// Whoever works in the repository goes on writing there; this process may be root's.
-fn give_to_owner_of(directory: impl AsFd, made: impl AsFd) -> io::Result<()> {
-    let owner = Meta::of(directory.as_fd())?;
-    match file::set_owner(made.as_fd(), Some(owner.uid), Some(owner.gid)) {
-        // A user in another user's repository cannot give away what is his.
-        Err(err) if err.kind() == io::ErrorKind::PermissionDenied => Ok(()),
-        given => given,
-    }
 }
 
 fn append(info: &OwnedFd) -> io::Result<()> {
@@ -56,7 +46,7 @@ fn append(info: &OwnedFd) -> io::Result<()> {
         Err(rustix::io::Errno::EXIST) => File::from(rustix::fs::openat(info, "exclude", flags, Mode::empty())?),
         made => {
             let made = made?;
-            give_to_owner_of(info, &made)?;
+            file::give_to_owner_of(info.as_fd(), made.as_fd())?;
             File::from(made)
         }
     };

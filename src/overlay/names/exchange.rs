@@ -111,7 +111,7 @@ impl Overlay {
     fn hides_anothers(&self, end: &End) -> Result<bool> {
         let Some(id) = end.upper() else { return Ok(false) };
         let row = self.state.lock().uppers.row(id).cloned().ok_or(Error::Errno(libc::ESTALE))?;
-        Ok(self.is_below(&end.path)? && self.below_of(&row, &end.path)?.is_none())
+        Ok(self.meta_below(&end.path)?.is_some_and(|below| !self.is_changed_by(&row, &end.path, &below)))
     }
 
     fn exchange_judged(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {

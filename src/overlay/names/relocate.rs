@@ -132,7 +132,7 @@ impl Overlay {
     /// Renames an upper entry to a free name. What it is based on moves along in lower, which is an event; an entry that
     /// lower has never had leaves no trace of its earlier names.
     pub(super) fn move_upper(&self, from: &End, to: &End, id: UpperId, caller: &Caller) -> Result<()> {
-        let row = self.state.lock().uppers.get(id).map(|upper| upper.row.clone()).ok_or(Error::Errno(libc::ESTALE))?;
+        let row = self.state.lock().uppers.row(id).cloned().ok_or(Error::Errno(libc::ESTALE))?;
         let moves_below = self.below_of(&row, &from.path)?.is_some();
         let events = moves_below.then(|| self.renamed_event(from, to, caller));
         self.move_upper_as(from, to, id, events.into_iter().collect()).map(|_| ())
@@ -157,7 +157,7 @@ impl Overlay {
         events: Vec<EventDraft>,
     ) -> Result<(Renamed, Option<OperationId>)> {
         let mut state = self.state.lock();
-        let row = state.uppers.get(id).map(|upper| upper.row.clone()).ok_or(Error::Errno(libc::ESTALE))?;
+        let row = state.uppers.row(id).cloned().ok_or(Error::Errno(libc::ESTALE))?;
         let meta = self.below_of(&row, &from.path)?;
         let below = meta.map(|meta| NameMove { from, leaves: Leaves::Path, to, meta });
         let (rows, epilogue) = state.renamed_rows(&[id], &[Move { from: &from.path, to: &to.path }])?;
@@ -217,12 +217,15 @@ impl Overlay {
     /// What lower has at a name of an entry, if the entry is a change of that. What somebody else has put in the place of
     /// something new stays where it is, and the view shows it once the entry has left.
     pub(super) fn below_of(&self, row: &UpperRow, name: &RelPath) -> Result<Option<Meta>> {
-        let meta = self.meta_below(name)?;
-        let is_older = |meta: &Meta| match name == row.path() {
+        Ok(self.meta_below(name)?.filter(|meta| self.is_changed_by(row, name, meta)))
+    }
+
+    /// True if an entry is a change of what lower has at that name of it.
+    pub(super) fn is_changed_by(&self, row: &UpperRow, name: &RelPath, below: &Meta) -> bool {
+        match name == row.path() {
             true => row.base.below != Below::Nothing,
-            false => self.is_of_file(&row.base, Some(meta)),
-        };
-        Ok(meta.filter(is_older))
+            false => self.is_of_file(&row.base, Some(below)),
+        }
     }
 
     /// Returns `None` if lower has nothing at `from`.

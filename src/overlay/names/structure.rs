@@ -116,7 +116,7 @@ impl Overlay {
 
     /// True if what the entry holds is the removal of a directory.
     fn removes_dir(&self, id: UpperId) -> bool {
-        self.state.lock().uppers.get(id).is_some_and(|upper| upper.row.removes_dir())
+        self.state.lock().uppers.row(id).is_some_and(UpperRow::removes_dir)
     }
 
     /// True if a directory above `path` is upper's own: lower has no place for what is made there.

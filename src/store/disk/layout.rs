@@ -313,10 +313,9 @@ impl StateDirs {
         Place { dir: Arc::clone(&self.content), name: OsString::from(name) }
     }
 
-    /// Gives a file to whoever the state belongs to: root works in a user's project, too.
-    pub(in crate::store) fn give_to_owner(&self, place: &Place) -> io::Result<()> {
-        let state = Meta::of(self.state.as_fd())?;
-        place.give_owner(state.uid, state.gid)
+    /// Gives a file to whoever the state belongs to.
+    pub(in crate::store) fn give_to_owner(&self, made: &File) -> io::Result<()> {
+        file::give_to_owner_of(self.state.as_fd(), made.as_fd())
     }
 
     pub(in crate::store) fn write_holder(&self, note: &HolderNote) -> Result<()> {

@@ -26,6 +26,16 @@ pub fn set_owner(fd: BorrowedFd<'_>, uid: Option<u32>, gid: Option<u32>) -> io::
     Ok(fs::chownat(fd, c"", uid.map(fs::Uid::from_raw), gid.map(fs::Gid::from_raw), fs::AtFlags::EMPTY_PATH)?)
 }
 
+/// Gives what was made in a directory to whoever the directory belongs to: root works in a user's project, too. An ordinary
+/// user cannot give files away, and keeps it. By descriptor, since whoever may write there may change what a name leads to.
+pub fn give_to_owner_of(dir: BorrowedFd<'_>, made: BorrowedFd<'_>) -> io::Result<()> {
+    let owner = Meta::of(dir)?;
+    match set_owner(made, Some(owner.uid), Some(owner.gid)) {
+        Err(err) if err.raw_os_error() == Some(libc::EPERM) => Ok(()),
+        given => given,
+    }
+}
+
 /// Gives `to` the owner, mode, extended attributes (ACLs among them) and times of `from`.
 /// What the caller may not give (another owner, a `trusted` attribute) is left out, as `cp -p` does.
 pub fn copy_metadata(from: BorrowedFd<'_>, meta: &Meta, to: BorrowedFd<'_>) -> io::Result<()> {
