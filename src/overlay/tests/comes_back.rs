@@ -38,6 +38,18 @@ impl Bench {
     }
 }
 
+/// How something comes again.
+type ComeAgain = fn(&Bench);
+
+fn undo_latest(bench: &Bench) {
+    bench.undo(&bench.latest()).unwrap();
+}
+
+fn roll_back_latest(bench: &Bench) {
+    let backups = bench.view().store().backups().unwrap();
+    bench.view().rollback(&backups[..1], &RollbackHow::default()).unwrap();
+}
+
 /// A new file that was held, and was discarded while a program has it open to write.
 fn discarded_while_open() -> (Bench, HandleId) {
     let bench = Bench::new();
@@ -212,13 +224,7 @@ fn nothing_comes_back_into_a_directory_in_which_its_writer_may_make_nothing() {
 
 #[test]
 fn what_is_held_or_restored_again_is_what_its_writer_goes_on_with() {
-    let returns: [fn(&Bench); 2] = [
-        |bench| drop(bench.undo(&bench.latest()).unwrap()),
-        |bench| {
-            let backups = bench.view().store().backups().unwrap();
-            bench.view().rollback(&backups[..1], &RollbackHow::default()).unwrap();
-        },
-    ];
+    let returns: [ComeAgain; 2] = [undo_latest, roll_back_latest];
     for (number, come_again) in returns.into_iter().enumerate() {
         let bench = Bench::new();
         bench.save(HELD, "made\n");
@@ -750,14 +756,9 @@ fn what_was_discarded_comes_back_at_its_path_though_its_directory_is_made_again_
 /// The kernel has not looked at the directory since somebody removed it below, or made it again.
 #[test]
 fn what_is_held_or_restored_again_in_another_directory_of_that_name_is_what_its_writer_goes_on_with() {
-    let undo = |bench: &Bench| drop(bench.undo(&bench.latest()).unwrap());
-    let roll_back = |bench: &Bench| {
-        let backups = bench.view().store().backups().unwrap();
-        bench.view().rollback(&backups[..1], &RollbackHow::default()).unwrap();
-    };
     // What a person takes, and how it comes again.
-    let returns =
-        [("AGENTS.md", "undo", &undo as &dyn Fn(&Bench)), ("AGENTS.md", "rollback", &roll_back), ("f", "redo", &undo)];
+    let returns: [(&str, &str, ComeAgain); 3] =
+        [("AGENTS.md", "undo", undo_latest), ("AGENTS.md", "rollback", roll_back_latest), ("f", "redo", undo_latest)];
     // Whether somebody looks after it was removed, and after it was made again, if it was.
     let looks = [[false; 2], [true, false], [false, true], [true, true]];
     let cases = looks.into_iter().flat_map(|looks| [(looks, false), (looks, true)]);
@@ -768,7 +769,7 @@ fn what_is_held_or_restored_again_in_another_directory_of_that_name_is_what_its_
         bench.save(path, "made\n");
         let handle = bench.open_to_write(path);
         match how {
-            "redo" => drop(bench.undo(&bench.latest()).unwrap()),
+            "redo" => undo_latest(&bench),
             _ => bench.discard(path),
         }
         let look = |looks: bool| looks.then(|| bench.node("d").ok());
