@@ -31,7 +31,8 @@ const REFUSED: Duration = Duration::from_secs(5);
 /// How long an open of a node that has lost its name below is taken for one by that name: the kernel is still being told
 /// that the name is gone.
 pub(in crate::overlay) const TELLING: Duration = Duration::from_secs(1);
-/// A name in a directory that a program is changing at this moment is looked at again after this time.
+/// A name in a directory that a program is changing at this moment is looked at again after this time, and what may have
+/// been told to the kernel meanwhile is forgotten again.
 const LATER: Duration = Duration::from_millis(2);
 
 /// For how long the kernel may answer from memory.
@@ -56,9 +57,15 @@ pub(in crate::overlay) struct Watching {
     /// Whether inotify tells of everything that happens on a device.
     devices: Mutex<HashMap<u64, bool>>,
     refused: Mutex<Option<Instant>>,
+    under_way: Mutex<UnderWay>,
     /// No more events are read. Set under the view's state.
     has_ended: AtomicBool,
 }
+
+/// Nodes to be forgotten once more, since a reply about them may have been under way: each when it is due, and after which
+/// pause.
+#[derive(Default)]
+struct UnderWay(HashMap<NodeId, (Instant, Duration)>);
 
 /// Names, each in a directory.
 type NamesIn = HashSet<(NodeId, OsString)>;
@@ -107,8 +114,13 @@ enum Differs {
 impl Overlay {
     /// From here on directories of lower are watched, and [`Self::follow_lower`] must be running.
     pub fn watch_lower(&self, watches: Arc<Watches>) {
-        let (devices, refused, has_ended) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
-        let watching = Watching { watches, devices, refused, has_ended };
+        let watching = Watching {
+            watches,
+            devices: Mutex::default(),
+            refused: Mutex::default(),
+            under_way: Mutex::default(),
+            has_ended: AtomicBool::new(false),
+        };
         assert!(self.watching.set(watching).is_ok(), "lower is watched once");
     }
 
@@ -123,12 +135,20 @@ impl Overlay {
     fn follow_watches(&self, watching: &Watching) -> std::io::Result<()> {
         let mut later = Round::default();
         loop {
-            let max = (!later.is_empty()).then_some(LATER);
-            let seen = watching.watches.wait(max)?;
-            let mut round = std::mem::take(&mut later);
-            round.take(&mut self.state.lock(), seen);
-            later = self.follow(round);
+            later = self.follow_next(watching, later)?;
         }
+    }
+
+    /// Waits for what is told next, and follows it with what was put off. Returns what must be looked at again later.
+    pub(in crate::overlay) fn follow_next(&self, watching: &Watching, mut round: Round) -> std::io::Result<Round> {
+        let max = (!round.is_empty()).then_some(LATER);
+        let due_in = watching.under_way.lock().due_in(Instant::now());
+        let seen = watching.watches.wait(max.into_iter().chain(due_in).min())?;
+        round.take(&mut self.state.lock(), seen);
+        let later = self.follow(round);
+        let due = watching.under_way.lock().take_due(Instant::now());
+        due.into_iter().for_each(|(node, pause)| self.forget_and_again_after(node, pause * 4));
+        Ok(later)
     }
 
     pub(in crate::overlay) fn end_watching(&self, watching: &Watching) {
@@ -178,7 +198,7 @@ impl Overlay {
         self.look_again_at(concerned, &mut later.changed, &mut changed_in);
         let moved = dirs.into_iter().filter(|dir| !changed_in.contains(dir) && !self.is_as_told(*dir));
         let changed = changed_in.iter().copied().chain(moved);
-        later.dirs.extend(changed.filter(|dir| self.forget_meanwhile(*dir) == Again::Soon));
+        changed.for_each(|dir| self.forget_meanwhile(dir));
         later
     }
 
@@ -196,17 +216,13 @@ impl Overlay {
                 }
                 Ok(differs) => {
                     changed_in.insert(parent);
-                    if self.tell_difference(parent, &name, &differs) == Again::Soon {
-                        later.insert((parent, name));
-                    }
+                    self.tell_difference(parent, &name, &differs);
                 }
                 // The directory is gone, or we cannot look into it. The next lookup is told so or, once the directory is
                 // back, what is there then.
                 Err(err) => {
                     log::debug!("look again at a name below: {err}");
-                    if self.forget_unreached(parent, &name) == Again::Soon {
-                        later.insert((parent, name));
-                    }
+                    self.forget_unreached(parent, &name);
                 }
             }
         }
@@ -274,39 +290,35 @@ impl Overlay {
         }
     }
 
-    /// Returns whether the kernel must be told once more.
-    fn tell_difference(&self, parent: NodeId, name: &OsStr, differs: &Differs) -> Again {
+    fn tell_difference(&self, parent: NodeId, name: &OsStr, differs: &Differs) {
         match differs {
-            Differs::Nowhere | Differs::Absent | Differs::Later => Again::Never,
+            Differs::Nowhere | Differs::Absent | Differs::Later => {}
             Differs::Entry(node) => {
                 self.tell(|observer| observer.entry_changed(parent, name));
-                let again = self.forget_meanwhile(*node);
+                self.forget_meanwhile(*node);
                 self.tell_watchers(parent, name);
-                again
             }
             Differs::Unknown => {
                 self.tell(|observer| observer.entry_doubted(parent, name));
                 self.tell_watchers(parent, name);
-                Again::Never
             }
             Differs::Attributes(node) => self.forget_meanwhile(*node),
             Differs::Content(node, cached) => {
-                let again = self.forget_meanwhile(*node);
+                self.forget_meanwhile(*node);
                 if *cached == Cached::Some {
                     self.tell(|observer| observer.content_changed(*node));
                 }
                 self.tell_watchers(parent, name);
-                again
             }
         }
     }
 
-    /// Makes the kernel forget all that it knows of what it has at a name. Returns whether that must be done once more.
-    fn forget_unreached(&self, parent: NodeId, name: &OsStr) -> Again {
+    /// Makes the kernel forget all that it knows of what it has at a name.
+    fn forget_unreached(&self, parent: NodeId, name: &OsStr) {
         self.tell(|observer| observer.entry_doubted(parent, name));
-        let Some(node) = self.state.lock().nodes.child(parent, name) else { return Again::Never };
+        let Some(node) = self.state.lock().nodes.child(parent, name) else { return };
         self.tell(|observer| observer.content_changed(node));
-        self.forget_meanwhile(node)
+        self.forget_meanwhile(node);
     }
 
     fn doubt_name(&self, parent: NodeId, name: &OsStr) {
@@ -330,11 +342,18 @@ impl Overlay {
         self.have_forgotten(node, told);
     }
 
-    /// The same at any other moment. Returns whether it must be done once more.
-    fn forget_meanwhile(&self, node: NodeId) -> Again {
-        let (told, again) = self.state.lock().nodes.untold_meanwhile(node, Instant::now());
+    /// The same at any other moment: what was on its way is forgotten again, by the thread that follows lower.
+    fn forget_meanwhile(&self, node: NodeId) {
+        self.forget_and_again_after(node, LATER);
+    }
+
+    fn forget_and_again_after(&self, node: NodeId, pause: Duration) {
+        let now = Instant::now();
+        let (told, again) = self.state.lock().nodes.untold_meanwhile(node, now);
         self.have_forgotten(node, told);
-        again
+        if let (Again::Soon, Some(watching)) = (again, self.watching.get()) {
+            watching.under_way.lock().0.insert(node, (now + pause, pause));
+        }
     }
 
     fn have_forgotten(&self, node: NodeId, told: Told) {
@@ -412,6 +431,17 @@ impl Watching {
 
     fn sees(&self, device: u64, ask: impl FnOnce() -> std::io::Result<bool>) -> bool {
         *self.devices.lock().entry(device).or_insert_with(|| ask().unwrap_or(false))
+    }
+}
+
+impl UnderWay {
+    fn due_in(&self, now: Instant) -> Option<Duration> {
+        self.0.values().map(|(due, _)| due.saturating_duration_since(now)).min()
+    }
+
+    fn take_due(&mut self, now: Instant) -> Vec<(NodeId, Duration)> {
+        let due = self.0.extract_if(|_, (due, _)| *due <= now);
+        due.map(|(node, (_, pause))| (node, pause)).collect()
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the kernel was told of nodes, and what it has cached of them.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::OsStr;
 use std::time::{Duration, Instant};
 
@@ -54,20 +54,28 @@ pub(in crate::overlay) enum Again {
 
 /// Nodes whose attributes were the reply to a change: the last of these replies may not have arrived yet.
 #[derive(Default)]
-pub(super) struct Answered(VecDeque<(Instant, NodeId)>);
+pub(super) struct Answered {
+    latest: HashMap<NodeId, Instant>,
+    in_order: VecDeque<(Instant, NodeId)>,
+}
 
-/// So long after it was made, a reply has arrived.
-const UNDER_WAY: Duration = Duration::from_millis(20);
+/// So long after it was made, a reply has arrived. The program it wakes has to get hold of a processor first, and one that
+/// may use only a share of them waits some tenths of a second for the next.
+const UNDER_WAY: Duration = Duration::from_millis(500);
 
 impl Answered {
     fn note(&mut self, id: NodeId, now: Instant) {
-        let have_come = self.0.iter().take_while(|(at, _)| now - *at > UNDER_WAY).count();
-        self.0.drain(..have_come);
-        self.0.push_back((now, id));
+        while let Some((at, id)) = self.in_order.pop_front_if(|(at, _)| now - *at > UNDER_WAY) {
+            if self.latest.get(&id) == Some(&at) {
+                self.latest.remove(&id);
+            }
+        }
+        self.latest.insert(id, now);
+        self.in_order.push_back((now, id));
     }
 
     fn is_under_way(&self, id: NodeId, now: Instant) -> bool {
-        self.0.iter().rev().take_while(|(at, _)| now - *at <= UNDER_WAY).any(|(_, of)| *of == id)
+        self.latest.get(&id).is_some_and(|at| now - *at <= UNDER_WAY)
     }
 }
 
@@ -233,7 +241,7 @@ mod tests {
         let (mut answered, begin) = (Answered::default(), Instant::now());
         answered.note(ROOT, begin);
         answered.note(NodeId(7), begin + UNDER_WAY * 2);
-        assert_eq!(answered.0.len(), 1);
+        assert_eq!((answered.latest.len(), answered.in_order.len()), (1, 1));
         assert!(answered.is_under_way(NodeId(7), begin + UNDER_WAY * 3));
         assert!(!answered.is_under_way(NodeId(7), begin + UNDER_WAY * 4));
     }
