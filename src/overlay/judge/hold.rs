@@ -284,35 +284,17 @@ impl Overlay {
 impl Overlay {
     /// Holds what hides a directory, or a rename's source, for a reason other than its content.
     pub(in crate::overlay) fn hold_whiteout(&self, id: UpperId, reason: Reason, by: &Writer) -> Result<()> {
-        let Some(mut row) = self.state.lock().uppers.row(id).cloned() else { return Ok(()) };
+        let Some(row) = self.state.lock().uppers.row(id).cloned() else { return Ok(()) };
         let path = row.path().clone();
         if !matches!(self.origin_below(&path)?, Origin::Lower(meta) if meta.is_dir()) {
             return self.settle_because(id, by, vec![reason]).map(|_| ());
         }
-        let now = store::now_millis();
-        let makes = Some(Standing::of(None));
-        let full = row.full_id_of(ChangeKind::Structure, (makes, None), None);
-        // In a statement of its own: `part_of` takes the lock, too.
-        let unused = self.state.lock().unused_id(full, id)?;
+        let (removed, writer) = (Standing::of(None), Some(by.clone()).filter(|by| *by != Writer::default()));
+        let mut row = self.state.lock().waiting(row, (ChangeKind::Structure, removed), vec![reason], writer)?;
         let part = self.part_of(&path, by, Doing::Hold);
-        row.held = Some(Held {
-            id: unused,
-            kind: ChangeKind::Structure,
-            reasons: vec![reason],
-            insertions: 0,
-            deletions: 0,
-            old_lines: 0,
-            hunks: 0,
-            new: None,
-            makes,
-            looks: None,
-            created: now,
-            renewed: now,
-            writer: Some(by.clone()).filter(|by| *by != Writer::default()),
-            since_session: by.session.clone(),
-            detail: None,
-            operation: part.operation,
-        });
+        if let Some(held) = &mut row.held {
+            held.operation = part.operation;
+        }
         self.store.vitally_for_programs(|| self.store.save_upper(&row))?;
         let mut state = self.state.lock();
         if state.uppers.remove(id).is_some() {

@@ -444,7 +444,7 @@ impl Overlay {
 impl State {
     /// Holds a change without new content, under the id made of its path, its kind, its base and what it makes of that. Its
     /// counts of the old content come from what was held before.
-    fn waiting(
+    pub(in crate::overlay) fn waiting(
         &mut self,
         mut row: UpperRow,
         (kind, makes): (ChangeKind, Standing),
