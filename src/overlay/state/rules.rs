@@ -68,10 +68,14 @@ struct GitView {
 }
 
 #[derive(Clone)]
-struct DirScope {
-    scope: IgnoreScope,
-    /// The topmost directory, here or above, that passes because git ignores it.
-    passing: Option<RelPath>,
+enum DirScope {
+    /// Judged. Patterns decide which of the directories in it pass.
+    Judged(IgnoreScope),
+    /// Judged with all that is in it, because another repository has it: git does not apply the project's patterns there,
+    /// and we do not know what that repository tracks.
+    Elsewhere,
+    /// Passes with all that is in it, because git ignores this directory, which is the topmost such.
+    Passing(RelPath),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -197,8 +201,12 @@ impl Policy {
             Entry::Dir => path.clone(),
             Entry::Symlink | Entry::File => path.parent().unwrap_or_default(),
         };
-        let ignored = self.git.scope(lower, &dir).passing;
-        self.rules.action(&Place { path, entry, ignored: ignored.as_ref() }, exe)
+        let scope = self.git.scope(lower, &dir);
+        let ignored = match &scope {
+            DirScope::Passing(topmost) => Some(topmost),
+            DirScope::Judged(_) | DirScope::Elsewhere => None,
+        };
+        self.rules.action(&Place { path, entry, ignored }, exe)
     }
 
     /// True if some rule names programs.
@@ -317,9 +325,9 @@ impl GitView {
 
     fn scope(&self, lower: &Tree, dir: &RelPath) -> DirScope {
         let (mut scope, mut unknown) = self.known_above(dir);
-        // What passes does so with all that is in it, and nothing of that is remembered.
-        while let (None, Some(dir)) = (&scope.passing, unknown.pop()) {
-            let made = self.enter(lower, &scope, &dir);
+        // Once patterns no longer decide, nothing below is remembered.
+        while let (DirScope::Judged(patterns), Some(dir)) = (&scope, unknown.pop()) {
+            let made = self.enter(lower, patterns, &dir);
             scope = self.dirs.lock().entry(dir).or_insert(made).clone();
         }
         scope
@@ -337,20 +345,39 @@ impl GitView {
             let Some(above) = at.parent() else { break };
             unknown.push(std::mem::replace(&mut at, above));
         }
-        (DirScope { scope: self.root.clone(), passing: None }, unknown)
+        (DirScope::Judged(self.root.clone()), unknown)
     }
 
-    fn enter(&self, lower: &Tree, above: &DirScope, dir: &RelPath) -> DirScope {
+    fn enter(&self, lower: &Tree, above: &IgnoreScope, dir: &RelPath) -> DirScope {
         let name = dir.name().unwrap_or_default();
-        if above.scope.ignores_dir(name) && self.tracked.is_none_within(dir) {
-            return DirScope { scope: above.scope.clone(), passing: Some(dir.clone()) };
+        if above.ignores_dir(name) && self.tracked.is_none_within(dir) {
+            return match is_elsewhere(lower, dir) {
+                true => DirScope::Elsewhere,
+                false => DirScope::Passing(dir.clone()),
+            };
+        }
+        if has_repository(lower, dir) {
+            return DirScope::Elsewhere;
         }
         let gitignore = dir.join(OsStr::new(".gitignore")).ok().and_then(|path| {
             // An unreadable ignore file ignores nothing: what is below is judged.
             read_path(lower, &path, FILE_BYTES_MAX).ok().flatten()
         });
-        DirScope { scope: above.scope.child(name, gitignore.as_deref()), passing: None }
+        DirScope::Judged(above.child(name, gitignore.as_deref()))
     }
+}
+
+/// True if a directory between the project's root and `dir` is another repository's. They have been looked at already, but
+/// a clone has its `.git` only after that.
+fn is_elsewhere(lower: &Tree, dir: &RelPath) -> bool {
+    let mut above = std::iter::successors(dir.parent(), RelPath::parent);
+    above.any(|above| !above.is_root() && has_repository(lower, &above))
+}
+
+/// True if a directory is the root of a work tree: of a repository, or with a `.git` that is a file as of a submodule.
+/// What cannot be determined counts as one.
+fn has_repository(lower: &Tree, dir: &RelPath) -> bool {
+    dir.join(OsStr::new(".git")).is_ok_and(|path| lower.exists(&path).unwrap_or(true))
 }
 
 /// True if something has that name; what cannot be determined counts as there.

@@ -85,6 +85,60 @@ fn a_submodule_that_head_has_is_judged_whatever_is_in_the_index() {
     assert!(!passes(&bench, "target/f"));
 }
 
+/// A project in which git ignores `gen`, `out` and `vendor`, and in which scripts make further repositories.
+fn nested(scripts: &[&str]) -> Bench {
+    let ignored = "printf 'gen/\\nout/\\nvendor/\\n' > .gitignore";
+    project("", &[&[ignored, BEGIN], scripts].concat())
+}
+
+/// Makes a directory a repository that tracks all its files: those that the project's patterns ignore and its own.
+fn nest(dir: &str) -> String {
+    let files = "mkdir -p a/gen kept; cp $f a/gen; cp $f kept; echo kept/ > .gitignore";
+    format!("f=$PWD/a/f; git init -q -b main {dir}; cd {dir}; {files}; git add -f .; git commit -qm {dir}")
+}
+
+#[test]
+fn what_another_repository_has_in_the_project_is_judged() {
+    for change in [
+        "true",
+        "mv .git ../.git/own; echo gitdir: ../.git/own > .git; cd ..; git add own; git commit -qm submodule",
+        "git worktree add -q --detach ../work; cd ..; mv own other; mv work own",
+    ] {
+        let bench = nested(&[&format!("{}; {change}", nest("own"))]);
+        assert!(!passes(&bench, "own/a/gen/f") && !passes(&bench, "own/kept/f"), "{change}");
+        bench.unlink("own/a/gen/f");
+        assert_eq!(bench.lower("own/a/gen/f"), Some(lines(100)), "{change}");
+    }
+}
+
+#[test]
+fn a_repository_in_a_directory_that_git_ignores_passes_with_it() {
+    let bench = nested(&[&nest("vendor/own")]);
+    assert!(passes(&bench, "vendor/own/a/gen/f") && passes(&bench, "vendor/own/kept/f"));
+}
+
+/// A clone has its `.git` after its directory, and may be moved to its place.
+#[test]
+fn a_repository_that_is_made_in_a_session_is_judged() {
+    let bench = nested(&[]);
+    bench.put("own/f", &lines(100));
+    assert!(!passes(&bench, "own/f"));
+    shell(&bench, "", &nest("own"));
+    assert!(!passes(&bench, "own/a/gen/f"));
+}
+
+/// Moving `.git` aside for a while takes nothing out of review.
+#[test]
+fn what_was_a_repository_at_the_first_look_is_judged_until_a_reload() {
+    let bench = nested(&[&nest("own")]);
+    assert!(!passes(&bench, "own/kept/f"));
+    shell(&bench, "", "mv own/.git elsewhere");
+    assert!(!passes(&bench, "own/a/gen/f"));
+    bench.put("own/b/gen/f", &lines(100));
+    reload(&bench);
+    assert!(passes(&bench, "own/b/gen/f"));
+}
+
 fn reload(bench: &Bench) {
     let policy = bench.view().read_rules(&RuleSource::default()).unwrap();
     bench.view().set_policy(policy).unwrap();
