@@ -201,8 +201,11 @@ impl Overlay {
             present,
         };
         if let Some(held) = &job.row.held {
-            // A change keeps the reasons it was held for, except size, which is judged anew (SPEC §4.7).
-            comparison.reasons.extend(held.reasons.iter().copied().filter(|reason| *reason != Reason::Size));
+            // A change keeps the reasons it was held for, except size, which is judged anew (SPEC §4.7), and a burst if it
+            // takes nothing any more.
+            let is_back = comparison.is_back();
+            let is_over = |reason: Reason| reason == Reason::Size || reason == Reason::Burst && is_back;
+            comparison.reasons.extend(held.reasons.iter().copied().filter(|reason| !is_over(*reason)));
             if job.row.base.below == Below::Nothing {
                 // This reason came from the directory it was in, and is looked at anew below.
                 comparison.reasons.retain(|reason| *reason != Reason::Parent);
@@ -258,6 +261,12 @@ impl Comparison {
     /// Closes lower's file: a rewrite in place needs it to itself.
     pub(super) fn close_below(&mut self) {
         (self.old.file, self.present.file) = (None, None);
+    }
+
+    /// True if the path has what it is judged against, to the byte: the project gets back what it had.
+    pub(in crate::overlay) fn is_back(&self) -> bool {
+        let (old, new) = (&self.old, &self.new);
+        old.bytes.is_some() && (old.kind, &old.bytes) == (new.kind, &new.bytes)
     }
 
     /// True if a rule has the path reviewed, whatever its content.

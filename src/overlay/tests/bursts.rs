@@ -335,6 +335,74 @@ fn deletions_count_and_creations_and_what_was_made_in_this_session_do_not() {
     assert_eq!(bench.names(""), Vec::<String>::new());
 }
 
+/// Five small deletions have landed and three are held, by which what comes next is past the limit.
+fn all_deleted() -> Bench {
+    let bench = eight();
+    (0..8).for_each(|number| bench.put(&format!("f{number}"), "small\n"));
+    (0..8).for_each(|number| bench.unlink(&format!("f{number}")));
+    assert_eq!(bench.below("small\n"), [5, 6, 7]);
+    bench
+}
+
+#[test]
+fn what_is_put_back_as_it_was_lands_past_the_limit() {
+    let mut bench = all_deleted();
+    (0..8).for_each(|number| bench.save(&format!("f{number}"), "small\n"));
+    assert_eq!((bench.below("small\n").len(), bench.held().len()), (8, 0));
+    bench.remount();
+    assert_eq!((bench.below("small\n").len(), bench.held().len()), (8, 0));
+}
+
+/// Where the new file is closed before anything is in it, that is judged first.
+#[test]
+fn what_is_put_back_in_two_steps_waits_no_longer_than_for_the_second() {
+    let bench = all_deleted();
+    bench.save("f0", "");
+    assert_eq!((bench.below(""), bench.held().len()), (vec![], 4));
+    bench.save("f0", "small\n");
+    assert_eq!((bench.below("small\n"), bench.held().len()), (vec![0, 5, 6, 7], 3));
+}
+
+#[test]
+fn what_is_put_back_with_anything_else_in_it_is_held_past_the_limit() {
+    let bench = all_deleted();
+    bench.save("f0", "other\n");
+    assert_eq!((bench.below("other\n"), bench.held().len()), (vec![], 4));
+    bench.save("f1", &lines(200));
+    assert_eq!((bench.lower("f1"), bench.held().len()), (None, 5));
+}
+
+#[test]
+fn small_edits_that_are_taken_back_at_once_land_past_the_limit() {
+    let bench = Bench::with(&[(Key::Burst, "5")]);
+    (0..8).for_each(|number| bench.put(&format!("f{number}"), &lines(40)));
+    (0..8).for_each(|number| bench.save(&format!("f{number}"), &changed(40, 1)));
+    (0..8).for_each(|number| bench.save(&format!("f{number}"), &lines(40)));
+    assert_eq!((bench.below(&lines(40)).len(), bench.held().len()), (8, 0));
+}
+
+#[test]
+fn what_is_copied_back_to_where_it_was_renamed_from_lands_past_the_limit() {
+    let bench = all_deleted();
+    bench.put("big", &lines(200));
+    bench.rename("big", "elsewhere");
+    bench.save("big", &lines(200));
+    assert_eq!((bench.lower("big"), bench.lower("elsewhere")), (Some(lines(200)), Some(lines(200))));
+    assert_eq!(bench.held().len(), 3);
+}
+
+/// Another tree puts them back, for which these paths have not counted yet.
+#[test]
+fn what_is_put_back_as_it_was_does_not_count() {
+    let bench = eight();
+    (0..5).for_each(|number| bench.put(&format!("f{number}"), "small\n"));
+    let other = Caller { pid: i32::MAX as u32, ..ME };
+    (0..5).for_each(|number| bench.view().unlink(ROOT, OsStr::new(&format!("f{number}")), &other).unwrap());
+    (0..5).for_each(|number| bench.save(&format!("f{number}"), "small\n"));
+    (5..8).for_each(|number| bench.save(&format!("f{number}"), &changed(40, 1)));
+    assert_eq!((bench.below("small\n").len(), bench.below(&changed(40, 1)), bench.held().len()), (5, vec![5, 6, 7], 0));
+}
+
 #[test]
 fn another_tree_has_its_own_count() {
     let bench = eight();

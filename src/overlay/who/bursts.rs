@@ -1,7 +1,8 @@
 //! Bursts: one process tree deletes or rewrites many files in one go (SPEC §7). What exceeds the limit is held, and all
 //! of it is one operation, under the number of its first event.
 //!
-//! Only paths that had something before the session count: what an agent makes and removes again is no loss.
+//! Only paths that had something before the session count: what an agent makes and removes again is no loss. Nor is what
+//! it puts back as it was.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -112,7 +113,9 @@ impl Bursts {
 impl Overlay {
     /// Counts a change as part of what its writer takes from the project in one go. Returns whether it exceeds the limit.
     pub(in crate::overlay) fn count_in_burst(&self, comparison: &Comparison, by: &Writer) -> bool {
-        let takes = comparison.old.exists() && !self.is_fresh_as(&comparison.path, Some(&comparison.present));
+        let takes = comparison.old.exists()
+            && !comparison.is_back()
+            && !self.is_fresh_as(&comparison.path, Some(&comparison.present));
         let limit = self.policy().settings.burst;
         takes && self.bursts.count(self.tree_or_itself(by), &comparison.path, limit, Instant::now())
     }
