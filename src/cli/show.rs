@@ -43,9 +43,7 @@ pub fn render(change: &ChangeDiff, text: &mut Text) {
     for looks in &held.looks {
         text.put("Brings:  ").name(looks).put("\n");
     }
-    if let Some(writer) = &held.writer {
-        render_writer(writer, text);
-    }
+    render_writer(held.writer.as_ref(), text);
     render_program(
         "Opened:  ",
         held.opened_by.as_ref().filter(|opener| held.written_by.as_ref() != Some(opener)),
@@ -79,7 +77,11 @@ fn render_program(title: &str, program: Option<&Program>, text: &mut Text) {
     }
 }
 
-fn render_writer(writer: &Writer, text: &mut Text) {
+fn render_writer(writer: Option<&Writer>, text: &mut Text) {
+    let Some(writer) = writer else {
+        text.put("Writer:  not known\n");
+        return;
+    };
     text.put(format!("Writer:  pid {}, uid {}", writer.pid, writer.uid));
     if let Some(exe) = &writer.exe {
         text.put(", ").name(exe);

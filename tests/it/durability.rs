@@ -116,6 +116,10 @@ fn what_was_not_closed_when_the_daemon_died_is_held_as_interrupted() {
     assert_eq!(again.read("landed"), lines(100) + "one more line\n");
     assert_eq!(again.read("new"), "new\n");
     assert!(!scratch.has("new"));
+    let waits = &again.status()["held"][0];
+    assert!(waits["reason"] == "interrupted" && waits["writer"].is_null(), "nobody is named for it: {waits}");
+    assert!(again.cli(&["show", "new"]).ok().stdout.contains("Writer:  not known\n"));
+    assert!(!log(&scratch).lines().any(|event| event.contains("write_held") && event.contains(r#""uid""#)));
 }
 
 #[test]

@@ -222,7 +222,7 @@ impl Overlay {
             },
             detail: comparison.detail.clone().or_else(|| detail_before(job)),
             // A caller that only had it judged anew did not write it.
-            writer: same.map_or_else(|| Some(actor.clone()), |held| held.writer.clone()),
+            writer: same.map_or_else(|| actor.known().cloned(), |held| held.writer.clone()),
             id,
         };
         Ok((held, part))
@@ -289,7 +289,7 @@ impl Overlay {
         if !matches!(self.origin_below(&path)?, Origin::Lower(meta) if meta.is_dir()) {
             return self.settle_because(id, by, vec![reason]).map(|_| ());
         }
-        let (removed, writer) = (Standing::of(None), Some(by.clone()).filter(|by| *by != Writer::default()));
+        let (removed, writer) = (Standing::of(None), by.known().cloned());
         let mut row = self.state.lock().waiting(row, (ChangeKind::Structure, removed), vec![reason], writer)?;
         let part = self.part_of(&path, by, Doing::Hold);
         if let Some(held) = &mut row.held {

@@ -215,7 +215,7 @@ impl Overlay {
         because.extend(deletion.iter().flat_map(|held| held.reasons.iter().copied()));
         let what = if made.kind == FileKind::Directory { What::Dir } else { What::Node };
         let row = UpperRow { held: deletion.clone(), ..UpperRow::new(id, path.clone(), what, base) };
-        let writer = Some(by.clone()).filter(|by| *by != Writer::default());
+        let writer = by.known().cloned();
         let row = state.waiting(row, (ChangeKind::Structure, made.standing()), because, writer)?;
         let mut epilogue = Epilogue { save: vec![row.clone()], ..Epilogue::default() };
         epilogue.events.push(self.made_event(&row, made.standing(), &by));

@@ -77,7 +77,7 @@ impl EventDraft {
 
     pub fn asked_by(self, who: &Writer) -> Self {
         self.with(|event| {
-            (event.pid, event.uid) = (Some(who.pid), Some(who.uid));
+            (event.pid, event.uid) = who.known().map(|who| (who.pid, who.uid)).unzip();
             event.session = who.session.clone().or(event.session.take());
         })
     }

@@ -252,6 +252,11 @@ pub struct Writer {
 }
 
 impl Writer {
+    /// Returns itself, or `None` if the kernel told nothing of it.
+    pub fn known(&self) -> Option<&Self> {
+        Some(self).filter(|writer| **writer != Self::default())
+    }
+
     /// Returns the process, if it was looked up: `pid` may be a thread of it.
     pub fn process(&self) -> Option<u32> {
         self.program().map(|program| program.pid)
