@@ -177,15 +177,16 @@ pub fn work(view: &View<'_>) {
 fn status_tells_which_held_content_git_has_committed_already() {
     const COMMIT: &str = "git add -A && git -c user.name=a -c user.email=a@example.org commit -qm one";
     let scratch = mounted_scratch!();
-    for path in ["deep/er/a.rs", "deep/er/b.rs", "deep/er/gone.rs", "deep/er/left.rs"] {
+    for path in ["deep/er/a.rs", "deep/er/b.rs", "deep/er/gone.rs", "deep/er/left.rs", "never.rs"] {
         scratch.write(path, OLD);
     }
     let mounting = small(&scratch);
     scratch.git(&["init", "-q"]).ok();
+    scratch.write(".git/info/exclude", "never.rs\n");
     let view = mounting.start();
     view.sh(COMMIT).ok();
     view.sh(&format!("printf '{NEW}' > deep/er/a.rs; printf '{NEW}' > c.txt; rm deep/er/gone.rs; {COMMIT}")).ok();
-    view.sh(&format!("printf '{NEW}' > deep/er/b.rs; rm deep/er/left.rs; rm src/b.rs")).ok();
+    view.sh(&format!("printf '{NEW}' > deep/er/b.rs; rm deep/er/left.rs; rm src/b.rs never.rs")).ok();
     let told = view.status();
     let held = told["held"].as_array().expect("what is held");
     let of = |wanted: bool| -> Vec<&str> {
@@ -193,7 +194,7 @@ fn status_tells_which_held_content_git_has_committed_already() {
         those.filter_map(|held| held["path"].as_str()).collect()
     };
     assert_eq!(of(true), ["c.txt", "deep/er/a.rs", "deep/er/gone.rs"]);
-    assert_eq!(of(false), ["deep/er/b.rs", "deep/er/left.rs", "src/b.rs"]);
+    assert_eq!(of(false), ["deep/er/b.rs", "deep/er/left.rs", "never.rs", "src/b.rs"]);
     view.unmount();
 }
 

@@ -12,7 +12,10 @@ use crate::model::RelPath;
 use crate::overlay::Overlay;
 use crate::store::{UpperId, UpperRow, What};
 
-/// HEAD's directories, each of them read once.
+/// How many commits are looked at for what a later one has removed.
+const COMMITS_MAX: usize = 100;
+
+/// The directories of HEAD, or of a commit before it, each of them read once.
 struct Head<'a> {
     repository: &'a gix::Repository,
     /// `None` for one that cannot be read.
@@ -30,6 +33,16 @@ struct Entry {
 /// What HEAD has at a path; the outer `None` if the directory cannot be read.
 type At = Option<Option<Entry>>;
 
+/// A path in HEAD.
+enum InHead {
+    Unread,
+    /// Nothing was committed there lately.
+    Never,
+    /// A commit that leads to HEAD has removed it.
+    Removed,
+    Has(Entry),
+}
+
 impl Overlay {
     /// The entries of `rows` whose content HEAD has at their path. Empty if there is no repository, no commit, or one
     /// that cannot be read in time: the mark is for people, and its absence promises nothing.
@@ -39,25 +52,36 @@ impl Overlay {
             true => Vec::new(),
             false => self.at_head(rows.iter().map(|row| row.path().clone()).collect()).unwrap_or_default(),
         };
-        let is_there = |&(row, at): &(&UpperRow, At)| self.has(at, row);
+        let is_there = |(row, at): &(&UpperRow, InHead)| self.has(at, row);
         rows.into_iter().zip(at_head).filter(is_there).map(|(row, _)| row.id).collect()
     }
 
-    fn at_head(&self, paths: Vec<RelPath>) -> Result<Vec<At>, Unread> {
+    fn at_head(&self, paths: Vec<RelPath>) -> Result<Vec<InHead>, Unread> {
         let root = self.lower.root().try_clone_to_owned().map_err(unread)?;
         self.head_turns.in_time(move || {
             let repository = repository::open(root.as_fd())?;
-            let mut head = Head::of(&repository)?;
-            Ok(paths.iter().map(|path| head.entry(path)).collect())
+            let mut head = Head::of(&repository, repository.head_tree_id().map_err(unread)?.detach());
+            let found: Vec<At> = paths.iter().map(|path| head.entry(path)).collect();
+            let mut before = match found.iter().any(|at| matches!(at, Some(None))) {
+                true => Head::before(&repository)?,
+                false => Vec::new(),
+            };
+            let mut had = |path: &RelPath| before.iter_mut().any(|head| matches!(head.entry(path), Some(Some(_))));
+            let in_head = |(path, at): (&RelPath, At)| match at {
+                None => InHead::Unread,
+                Some(Some(entry)) => InHead::Has(entry),
+                Some(None) if had(path) => InHead::Removed,
+                Some(None) => InHead::Never,
+            };
+            Ok(paths.iter().zip(found).map(in_head).collect())
         })
     }
 
-    fn has(&self, at: At, row: &UpperRow) -> bool {
+    fn has(&self, at: &InHead, row: &UpperRow) -> bool {
         match at {
-            Some(Some(Entry { object, .. })) => self.blob_of(row, object.kind()).is_some_and(|blob| blob == object),
-            // Gone on both sides.
-            Some(None) => row.what == What::Whiteout,
-            None => false,
+            InHead::Has(Entry { object, .. }) => self.blob_of(row, object.kind()).is_some_and(|blob| blob == *object),
+            InHead::Removed => row.what == What::Whiteout,
+            InHead::Never | InHead::Unread => false,
         }
     }
 
@@ -77,10 +101,17 @@ impl Overlay {
 }
 
 impl<'a> Head<'a> {
-    fn of(repository: &'a gix::Repository) -> Result<Self, Unread> {
-        let root = repository.head_tree_id().map_err(unread)?.detach();
-        let dirs = HashMap::from([(RelPath::root(), names_in(repository, root))]);
-        Ok(Self { repository, dirs })
+    fn of(repository: &'a gix::Repository, root: ObjectId) -> Self {
+        Self { repository, dirs: HashMap::from([(RelPath::root(), names_in(repository, root))]) }
+    }
+
+    /// The commits from which HEAD has come, the latest first.
+    fn before(repository: &'a gix::Repository) -> Result<Vec<Self>, Unread> {
+        let commits =
+            repository.head_commit().map_err(unread)?.ancestors().first_parent_only().all().map_err(unread)?;
+        let root = |commit: gix::revision::walk::Info<'_>| Some(commit.object().ok()?.tree_id().ok()?.detach());
+        let read = commits.skip(1).take(COMMITS_MAX).map_while(Result::ok).filter_map(root);
+        Ok(read.map(|root| Self::of(repository, root)).collect())
     }
 
     /// The path must not be the root.
