@@ -72,14 +72,15 @@ impl Overlay {
         }
     }
 
-    /// What a held change brings besides content, in words for people.
+    /// What a held change brings besides content, in words for people. Of what has no upper file that is nothing: its
+    /// entry may have ended since the caller took it for held, may be the deletion of what was held and is not judged
+    /// yet, or has lost the file, which `fsck` reports.
     pub fn looks_brought(&self, row: &UpperRow) -> Result<Vec<String>> {
-        let Some(held) = row.held.as_ref().filter(|held| held.looks.is_some()) else { return Ok(Vec::new()) };
+        if row.held.as_ref().is_none_or(|held| held.looks.is_none()) {
+            return Ok(Vec::new());
+        }
         match self.looks_of_row(row) {
-            // It no longer waits, or waits as another entry, since the caller took it for held.
-            Err(err) if err.code() == libc::ENOENT && self.held_as(&held.id).is_none_or(|now| now.id != row.id) => {
-                Ok(Vec::new())
-            }
+            Err(err) if err.code() == libc::ENOENT => Ok(Vec::new()),
             told => told,
         }
     }

@@ -343,3 +343,15 @@ fn what_stays_of_some_hunks_keeps_the_mode() {
     bench.confirm(&[bench.only_id()]).unwrap();
     assert_eq!((bench.looks_below("a").0, bench.lower("a")), (0o755, Some(content)));
 }
+
+#[test]
+fn what_has_no_file_brings_nothing_and_keeps_nobody_from_the_list() {
+    let mut bench = Bench::sensitive();
+    chmod(&bench, PATH, 0o755);
+    // As that of its deletion has none, until that is judged.
+    let file = bench.held()[0].id.to_string();
+    std::fs::remove_file(bench.lower_path(".fettle/stage").join(file)).unwrap();
+    assert_eq!((bench.held().len(), bench.told().as_str()), (1, ""));
+    bench.remount();
+    assert_eq!((bench.held().len(), bench.told().as_str()), (1, ""));
+}
