@@ -168,7 +168,9 @@ impl Overlay {
         }
         let text = split.taken();
         let mut outcome = split.outcome(Done::Applied, &text);
-        let mut landed = self.merged_side(path, &text)?;
+        // Where the change stands for a deletion that has landed, it brings the file as well.
+        let looks = if present.exists() { &present } else { &split.new };
+        let mut landed = self.side_like(looks, path, &text)?;
         (outcome.size, outcome.lines) = (Some(landed.size), landed.lines());
         if how.review.dry_run {
             return Ok(outcome);
@@ -206,6 +208,7 @@ impl Overlay {
         let row = &split.change.row;
         let path = row.path();
         let mut landing = Landing::new(&self.store, Durability::Synced);
+        landing.make_parents(&self.lower, path)?;
         let by = &review.by;
         let base = self.base_over(&row.base, present.meta.as_ref());
         let change =
@@ -230,7 +233,8 @@ impl Overlay {
             event.sha256 = content.map(|kept| kept.digest);
             event.bytes = Some(landed.size);
         });
-        epilogue.events.push(event.doing([PathEffect::new(path, effect)]));
+        let effects = landing.newly_made().into_iter().chain([PathEffect::new(path, effect)]);
+        epilogue.events.push(event.doing(effects));
         Ok((landing, epilogue, backup))
     }
 

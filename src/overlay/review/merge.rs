@@ -65,6 +65,7 @@ impl Overlay {
             return Err(refused_at(path, ErrorCode::Conflict, &why));
         }
         let mut merged = self.merge_texts(path, change.row.base.content_below(), present, new, refuse)?;
+        // Until it takes over those of lower.
         if change.row.looks.is_some() {
             wear_looks(&mut merged, new).map_err(|err| failed(path, &err.into()))?;
         }
@@ -92,25 +93,24 @@ impl Overlay {
             return Err(refuse(None));
         }
         match diff::merge(&base, ours, theirs) {
-            Merge::Clean(merged) => self.merged_side(path, &merged),
+            Merge::Clean(merged) => self.side_like(present, path, &merged),
             Merge::Conflict { hunks } => Err(refuse(Some(hunks))),
         }
     }
 
-    /// Merged content as a file that can be landed, with the metadata of what lower has.
-    pub(super) fn merged_side(&self, path: &RelPath, merged: &[u8]) -> Reviewed<Side> {
+    /// Content as a file that can be landed, with the looks of `model`, which is a file.
+    pub(super) fn side_like(&self, model: &Side, path: &RelPath, content: &[u8]) -> Reviewed<Side> {
         use std::io::Write;
         let fault = |err: Error| self.failed_in_room(path, &err);
         let upper = self.store.create_upper(0o600).map_err(|err| fault(err.into()))?;
-        let write = || -> Result<Side> {
-            let lower = self.lower.open_to_read(path)?;
-            let meta = Meta::of(lower.as_fd())?;
-            (&upper.file).write_all(merged)?;
-            file::copy_looks(lower.as_fd(), &meta, upper.file.as_fd())?;
-            Ok(Side::of_file(upper.file.try_clone()?)?)
+        let write = || -> std::io::Result<Side> {
+            (&upper.file).write_all(content)?;
+            let mut side = Side::of_file(upper.file.try_clone()?)?;
+            wear_looks(&mut side, model)?;
+            Ok(side)
         };
         // Only the descriptor is needed: the name goes with `upper`.
-        write().map_err(fault)
+        write().map_err(|err| fault(err.into()))
     }
 }
 
@@ -121,11 +121,11 @@ pub(in crate::overlay) fn edited_since(path: &RelPath, clashes: Option<String>) 
     ErrorBody { detail: clashes.map(String::into_boxed_str), ..error }
 }
 
-/// Gives merged content the looks of the change itself, until it takes over those of lower.
-fn wear_looks(merged: &mut Side, new: &Side) -> std::io::Result<()> {
-    let (Some(to), Some(from), Some(meta)) = (&merged.file, &new.file, &new.meta) else { return Ok(()) };
+/// Gives content the looks of `model`.
+fn wear_looks(side: &mut Side, model: &Side) -> std::io::Result<()> {
+    let (Some(to), Some(from), Some(meta)) = (&side.file, &model.file, &model.meta) else { return Ok(()) };
     file::copy_looks(from.as_fd(), meta, to.as_fd())?;
     let meta = Meta::of(to.as_fd())?;
-    (merged.mode, merged.meta) = (meta.mode, Some(meta));
+    (side.mode, side.meta) = (meta.mode, Some(meta));
     Ok(())
 }

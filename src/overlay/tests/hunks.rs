@@ -1,5 +1,8 @@
 //! Hunks: some of a change land or go, and what stays held and what does not add up to what was reviewed.
 
+use std::os::unix::fs::PermissionsExt;
+
+use super::scenarios::chmod;
 use super::*;
 use crate::model::BackupKind;
 use crate::protocol::{ErrorBody, Outcome};
@@ -359,4 +362,34 @@ fn who_has_a_further_name_open_goes_on_with_the_whole_when_discarded_hunks_are_h
     assert_eq!(["a", "b"].map(|name| bench.read(name).unwrap()), [&written[..]; 2]);
     assert_eq!(bench.lower("b"), Some(text(&[])));
     bench.check();
+}
+
+#[test]
+fn hunks_of_what_was_written_again_after_its_deletion_landed_bring_file_and_directory_back() {
+    let mut bench = Bench::new();
+    let old = lines(10);
+    bench.put("d/e/a", &old);
+    bench.unlink("d/e/a");
+    bench.rmdir("d/e").unwrap();
+    bench.rmdir("d").unwrap();
+    assert_eq!(bench.lower_names(), [""; 0]);
+    bench.mkdir("d");
+    bench.mkdir("d/e");
+    let (before, after) = (lines(120).replace("line", "before"), "after\n".repeat(40));
+    let whole = format!("{before}{old}{after}");
+    bench.save("d/e/a", &whole);
+    chmod(&bench, "d/e/a", 0o640);
+    // As a person may do who sees nothing in them.
+    std::fs::remove_dir_all(bench.lower_path("d")).unwrap();
+    bench.remount();
+    assert_eq!(bench.lower_names(), [""; 0]);
+    let some = bench.confirm_hunks(&[1]).unwrap().remove(0);
+    let landed = format!("{before}{old}");
+    let mode = |path| std::fs::metadata(bench.lower_path(path)).unwrap().permissions().mode() & 0o777;
+    assert_eq!((bench.lower("d/e/a"), mode("d/e/a")), (Some(landed), 0o640));
+    assert_eq!((bench.read("d/e/a"), some.backup), (Some(whole.clone()), None));
+    bench.undo(&bench.latest()).unwrap();
+    assert_eq!((bench.lower("d/e/a"), bench.read("d/e/a")), (None, Some(whole.clone())));
+    bench.confirm(&[bench.only_id()]).unwrap();
+    assert_eq!(bench.lower("d/e/a"), Some(whole));
 }
