@@ -10,7 +10,7 @@ use super::answers::{self, HeldRow, failed};
 use super::{Asker, Project, rights};
 use crate::model::{ChangeId, Digest, Reason, RelPath};
 use crate::overlay::{ConfirmHow, Expiry, Merging, Review};
-use crate::protocol::{CheckPhase, CheckReply, ErrorBody, ErrorCode, Event, EventName, Outcome, Reply, Request};
+use crate::protocol::{CheckPhase, CheckReply, ErrorBody, ErrorCode, Event, EventName, Held, Outcome, Reply, Request};
 
 type Result<T> = std::result::Result<T, ErrorBody>;
 
@@ -94,8 +94,8 @@ pub fn check(request: &Request, asker: &Asker, project: &Project) -> Result<Repl
     project.overlay.tell_all_external()?;
     let reply = match phase {
         CheckPhase::Started => started(request, asker, project),
-        CheckPhase::Passed => ended(EventName::CheckPassed, request, asker, project),
-        CheckPhase::Failed => ended(EventName::CheckFailed, request, asker, project),
+        CheckPhase::Passed => passed(request, asker, project),
+        CheckPhase::Failed => not_passed(request, asker, project),
         CheckPhase::Promote => promote(request, asker, project),
     };
     reply.map(|reply| Reply::Check(Box::new(reply)))
@@ -104,18 +104,24 @@ pub fn check(request: &Request, asker: &Asker, project: &Project) -> Result<Repl
 fn started(request: &Request, asker: &Asker, project: &Project) -> Result<CheckReply> {
     let tested = Tested::now(project)?;
     record(EventName::CheckStarted, command(request), asker, project)?;
-    reply(&tested, Vec::new(), request, asker, project)
+    Ok(reply(CheckPhase::Started, &tested, answers::all_held(project)?, asker, project))
 }
 
-fn ended(name: EventName, request: &Request, asker: &Asker, project: &Project) -> Result<CheckReply> {
+fn passed(request: &Request, asker: &Asker, project: &Project) -> Result<CheckReply> {
     let tested = tested(request)?;
-    let status = request.status.filter(|_| name == EventName::CheckFailed);
-    let message = match status {
+    record(EventName::CheckPassed, command(request), asker, project)?;
+    let reply = reply(CheckPhase::Passed, &tested, answers::all_held(project)?, asker, project);
+    Ok(CheckReply { moved: moved(&tested, &held_names(&answers::held_rows(project)), project)?, ..reply })
+}
+
+fn not_passed(request: &Request, asker: &Asker, project: &Project) -> Result<CheckReply> {
+    let tested = tested(request)?;
+    let message = match request.status {
         Some(status) => format!("status {status}: {}", command(request)),
         None => command(request),
     };
-    record(name, message, asker, project)?;
-    reply(&tested, Vec::new(), request, asker, project)
+    record(EventName::CheckFailed, message, asker, project)?;
+    Ok(reply(CheckPhase::Failed, &tested, answers::all_held(project)?, asker, project))
 }
 
 /// Lands everything held, as one transaction, if that is what was tested and nothing else has moved.
@@ -128,16 +134,22 @@ fn promote(request: &Request, asker: &Asker, project: &Project) -> Result<CheckR
     let ids: Vec<ChangeId> = rows.iter().map(|row| row.id().clone()).collect();
     record(EventName::PromoteStarted, changes(ids.len()), asker, project)?;
     let promoted = check_still(&tested, &held_names(&rows), project).and_then(|()| confirm(&ids, asker, project));
-    match promoted {
-        Ok(outcomes) => {
-            record(EventName::PromoteSucceeded, changes(outcomes.len()), asker, project)?;
-            reply(&tested, outcomes, request, asker, project)
-        }
-        Err(err) => {
-            record(EventName::PromoteFailed, err.message.clone(), asker, project)?;
-            Err(err)
-        }
-    }
+    let (event, message) = match &promoted {
+        Ok(outcomes) => (EventName::PromoteSucceeded, changes(outcomes.len())),
+        Err(err) => (EventName::PromoteFailed, err.message.clone()),
+    };
+    // It has landed or not by now, and the answer says which, whatever fails from here on.
+    or_logged(record(event, message, asker, project));
+    let outcomes = promoted?;
+    let held = or_logged(answers::all_held(project));
+    Ok(CheckReply { outcomes, ..reply(CheckPhase::Promote, &tested, held, asker, project) })
+}
+
+fn or_logged<T: Default>(result: Result<T>) -> T {
+    result.unwrap_or_else(|err| {
+        log::error!("after a promotion: {}", err.message);
+        T::default()
+    })
 }
 
 fn check_still(tested: &Tested, held: &[Named], project: &Project) -> Result<()> {
@@ -229,23 +241,11 @@ fn tested(request: &Request) -> Result<Tested> {
     tested.ok_or_else(|| ErrorBody::new(ErrorCode::BadRequest, "`tested` is not what the beginning of a check answers"))
 }
 
-fn reply(
-    tested: &Tested,
-    outcomes: Vec<Outcome>,
-    request: &Request,
-    asker: &Asker,
-    project: &Project,
-) -> Result<CheckReply> {
-    let mut held = answers::all_held(project)?;
+fn reply(phase: CheckPhase, tested: &Tested, mut held: Vec<Held>, asker: &Asker, project: &Project) -> CheckReply {
     let held_count = held.len() as u64;
     held.truncate(answers::HELD_TOLD_MAX);
-    let phase = request.phase.unwrap_or(CheckPhase::Started);
-    let moved = match phase {
-        CheckPhase::Passed => moved(tested, &held_names(&answers::held_rows(project)), project)?,
-        CheckPhase::Started | CheckPhase::Failed | CheckPhase::Promote => Vec::new(),
-    };
-    let may_promote = rights::may_change(asker, project);
-    Ok(CheckReply { phase, tested: tested.to_string(), held, held_count, may_promote, moved, outcomes, more: 0 })
+    let (tested, may_promote) = (tested.to_string(), rights::may_change(asker, project));
+    CheckReply { phase, tested, held, held_count, may_promote, moved: Vec::new(), outcomes: Vec::new(), more: 0 }
 }
 
 fn command(request: &Request) -> String {
@@ -263,25 +263,4 @@ fn record(name: EventName, message: String, asker: &Asker, project: &Project) ->
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_token_is_read_as_it_was_written_and_nothing_else_is_one() {
-        let path = |name: &str| RelPath::parse(name.as_bytes()).unwrap();
-        let named = |content: &str, names: &[&str]| {
-            (Digest::of(content.as_bytes()), names.iter().map(|name| path(name)).collect())
-        };
-        let held: [Named; 2] = [named("b", &["f", "g"]), named("a", &["h"])];
-        let tested = Tested { seq: 412, held: digest_of(&held) };
-        assert_eq!(Tested::parse(&tested.to_string()), Some(tested.clone()));
-        let [b, a] = held.clone();
-        assert_eq!(digest_of(&[a, b]), tested.held, "in whatever order they are listed");
-        assert_ne!(digest_of(&held[..1]), tested.held);
-        let others = [named("b", &["f"]), named("a", &["h", "g"])];
-        assert_ne!(digest_of(&others), tested.held, "the same contents by other names");
-        for text in ["", "412", "412-", "-", "x-00", &format!("412{}", tested.held)] {
-            assert_eq!(Tested::parse(text), None, "{text}");
-        }
-    }
-}
+mod tests;
