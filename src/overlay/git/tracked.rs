@@ -13,11 +13,12 @@ use std::time::Instant;
 
 use super::repository::{self, Reading, Unread, unread};
 use crate::model::RelPath;
-use crate::overlay::state::rules::{PolicyError, is_there, read_below};
+use crate::overlay::state::rules::{is_there, read_below};
 use crate::policy::ignored::{Index, IndexError, IndexTrees, TrackedSet};
 use crate::sys::tree::Tree;
 
-const INDEX_BYTES_MAX: u64 = 1 << 30;
+/// Enough for two million files. An index is read whole, and any program may have written it.
+const INDEX_BYTES_MAX: u64 = 256 << 20;
 
 /// Enough for a line with the name of a ref.
 const REF_BYTES_MAX: u64 = 4096;
@@ -43,6 +44,8 @@ pub enum Unknown {
     Outside,
     #[error("git's index is not there")]
     NoIndex,
+    #[error("{0}")]
+    NotRead(String),
     #[error(transparent)]
     Index(#[from] IndexError),
     #[error("git's HEAD: {0}")]
@@ -59,10 +62,10 @@ pub struct TrackedReading {
 
 impl TrackedReading {
     /// Must be begun, and ended, before anything covers the project.
-    pub fn begin(lower: &Tree) -> Result<Self, PolicyError> {
-        let (index, index_unread) = or_default(read_index(lower)?);
+    pub fn begin(lower: &Tree) -> Self {
+        let (index, index_unread) = or_default(read_index(lower));
         let head = begin_to_read_head(lower, index.trees);
-        Ok(Self { index: index.tracked, index_unread, head })
+        Self { index: index.tracked, index_unread, head }
     }
 
     pub fn end(self) -> Tracked {
@@ -74,9 +77,9 @@ impl TrackedReading {
 
 impl Tracked {
     /// What was tracked counts until the next mount, and so does what could not be read of HEAD.
-    pub fn at_reload(&self, lower: &Tree) -> Result<Self, PolicyError> {
-        let (index, index_unread) = or_default(read_index(lower)?);
-        Ok(Self { known: index.tracked.and(&self.known), head: self.head.clone(), index: index_unread })
+    pub fn at_reload(&self, lower: &Tree) -> Self {
+        let (index, index_unread) = or_default(read_index(lower));
+        Self { known: index.tracked.and(&self.known), head: self.head.clone(), index: index_unread }
     }
 
     /// The state in which nothing is known.
@@ -101,13 +104,14 @@ fn or_default<T: Default>(read: Result<T, Unknown>) -> (T, Option<Unknown>) {
     }
 }
 
-fn read_index(lower: &Tree) -> Result<Result<Index, Unknown>, PolicyError> {
-    Ok(match read_below(lower, ".git/index", INDEX_BYTES_MAX)? {
-        Some(index) => Index::read(&index).map_err(Unknown::from),
+/// No error ends a mount or a reload: whatever cannot be read is unknown, for any program may have made it so.
+fn read_index(lower: &Tree) -> Result<Index, Unknown> {
+    match read_below(lower, ".git/index", INDEX_BYTES_MAX).map_err(|err| Unknown::NotRead(err.to_string()))? {
+        Some(index) => Ok(Index::read(&index)?),
         None if !is_there(lower, ".git") => Err(Unknown::NoRepository),
         None if is_unborn(lower) => Ok(Index::default()),
         None => Err(Unknown::NoIndex),
-    })
+    }
 }
 
 /// True if nothing has been committed yet: HEAD is a branch, and there is nothing of what a repository keeps once it has

@@ -12,7 +12,7 @@ use crate::hooks::{Program, ProgramError};
 use crate::model::{Digest, RelPath};
 use crate::overlay::git::tracked::{Tracked, TrackedReading, Unknown};
 use crate::overlay::{Caller, Error, Overlay};
-use crate::policy::ignored::IgnoreScope;
+use crate::policy::ignored::{IgnoreFile, IgnoreScope};
 use crate::policy::rules::{Action, Entry, Place, Rule, RuleError, RuleSet, Trust};
 use crate::policy::settings::{Key, Layer, Origin, Settings, SettingsError, SettingsFile, is_trusted, untrusted};
 use crate::protocol::EventName;
@@ -97,6 +97,7 @@ pub enum PolicyError {
 /// A settings or ignore file larger than this is a mistake, or an attack on the daemon's memory.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 pub const PROJECT_FILE: &str = ".fettle.toml";
+const GITIGNORE: &str = ".gitignore";
 
 /// A policy that can no longer fail to load, while HEAD of the project's repository is still being read.
 #[must_use = "nothing is tracked until it has ended"]
@@ -108,7 +109,7 @@ pub struct PolicyLoading {
 impl PolicyLoading {
     /// Must be begun, and ended, before anything covers the project: see [`crate::overlay::git::tracked`].
     pub fn begin(lower: &Tree, source: &RuleSource) -> Result<Self, PolicyError> {
-        let tracked = TrackedReading::begin(lower)?;
+        let tracked = TrackedReading::begin(lower);
         Ok(Self { policy: Policy::read(lower, source, Tracked::unknown())?, tracked })
     }
 
@@ -134,11 +135,10 @@ impl Policy {
 
     /// The same at a time when the project may be covered.
     pub(in crate::overlay) fn read_again(&self, lower: &Tree, source: &RuleSource) -> Result<Self, PolicyError> {
-        Self::read(lower, source, self.git.tracked.at_reload(lower)?)
+        Self::read(lower, source, self.git.tracked.at_reload(lower))
     }
 
     fn read(lower: &Tree, source: &RuleSource, tracked: Tracked) -> Result<Self, PolicyError> {
-        let git = GitView::read(lower, tracked)?;
         let user_text = source.user_file.as_ref().map_or(Ok(None), |path| source.read_outside(lower, path))?;
         let user_name = source.user_file.as_ref().map_or_else(String::new, |path| path.display().to_string());
         let user = SettingsFile::parse(&user_name, user_text.as_deref().unwrap_or_default())?;
@@ -166,7 +166,7 @@ impl Policy {
         let is_inside = |path: &Path| source.is_inside(lower, path);
         let hooks = settings.pre_write.iter().map(|command| Program::resolve(command, is_inside));
         let hooks = hooks.collect::<Result<_, _>>().map_err(|cause| PolicyError::Hook { at, cause })?;
-        let project = source.project.clone();
+        let (project, git) = (source.project.clone(), GitView::read(lower, tracked));
         Ok(Self { settings, notices, unread: None, project_file, hooks, project, rules, git })
     }
 
@@ -180,7 +180,7 @@ impl Policy {
             hooks: Vec::new(),
             project: PathBuf::new(),
             rules: RuleSet::compile(&[], &[], Trust::Trusted).expect("no pattern, so none that is wrong"),
-            git: GitView { root: IgnoreScope::root(&[], None), tracked: Tracked::unknown(), dirs: Mutex::default() },
+            git: GitView { root: IgnoreScope::root([]), tracked: Tracked::unknown(), dirs: Mutex::default() },
         }
     }
 
@@ -315,12 +315,10 @@ fn compile(user: &[Rule], project: &[Rule], trust: Trust) -> Result<RuleSet, Rul
 }
 
 impl GitView {
-    fn read(lower: &Tree, tracked: Tracked) -> Result<Self, PolicyError> {
-        let exclude = read_below(lower, ".git/info/exclude", FILE_BYTES_MAX)?;
-        let gitignore = read_below(lower, ".gitignore", FILE_BYTES_MAX)?;
-        let excludes: Vec<&[u8]> = exclude.as_deref().into_iter().collect();
-        let root = IgnoreScope::root(&excludes, gitignore.as_deref());
-        Ok(Self { root, tracked, dirs: Mutex::default() })
+    fn read(lower: &Tree, tracked: Tracked) -> Self {
+        let (root, git) = (RelPath::root(), RelPath::parse(b".git/info").expect("a path"));
+        let files = [(&git, "exclude"), (&root, GITIGNORE)].map(|(dir, name)| ignore_file(lower, dir, name));
+        Self { root: IgnoreScope::root(files.into_iter().flatten()), tracked, dirs: Mutex::default() }
     }
 
     fn scope(&self, lower: &Tree, dir: &RelPath) -> DirScope {
@@ -359,11 +357,18 @@ impl GitView {
         if has_repository(lower, dir) {
             return DirScope::Elsewhere;
         }
-        let gitignore = dir.join(OsStr::new(".gitignore")).ok().and_then(|path| {
-            // An unreadable ignore file ignores nothing: what is below is judged.
-            read_path(lower, &path, FILE_BYTES_MAX).ok().flatten()
-        });
-        DirScope::Judged(above.child(name, gitignore.as_deref()))
+        DirScope::Judged(above.child(name, ignore_file(lower, dir, GITIGNORE)))
+    }
+}
+
+fn ignore_file(lower: &Tree, dir: &RelPath, name: &str) -> Option<IgnoreFile> {
+    let path = dir.join(OsStr::new(name)).ok()?;
+    match read_path(lower, &path, FILE_BYTES_MAX) {
+        Ok(text) => text.map(IgnoreFile::Text),
+        Err(err) => {
+            log::warn!("read {path}: {err}");
+            Some(IgnoreFile::Unreadable)
+        }
     }
 }
 

@@ -195,6 +195,28 @@ fn what_is_made_a_repository_under_a_view_passes_from_a_reload_on() {
     assert!(!passes(&bench, "gen/deep/f"));
 }
 
+/// Any program may make it so, and nobody would serve the view any more.
+#[test]
+fn an_index_that_cannot_be_read_ends_nothing() {
+    let bench = project("", &[BEGIN, "truncate -s 1100M .git/index"]);
+    assert!(!passes(&bench, "target/f"));
+    let bench = project("", &[BEGIN]);
+    shell(&bench, "", "truncate -s 1100M .git/index");
+    reload(&bench);
+    assert!(!passes(&bench, "target/f") && bench.view().git_notice().is_some());
+}
+
+#[test]
+fn an_ignore_file_that_cannot_be_read_ignores_nothing() {
+    // What git asks last decides only where nothing else does.
+    for (file, is_asked_last) in [(".gitignore", false), ("a/.gitignore", false), (".git/info/exclude", true)] {
+        let mut bench = project("", &[BEGIN, &format!("printf '#%5000000s' '' >> {file}")]);
+        bench.put("a/b/out/f", &lines(100));
+        bench.remount();
+        assert_eq!(passes(&bench, "a/b/out/f"), is_asked_last, "{file}");
+    }
+}
+
 /// Whatever is damaged, rules are read, and soon.
 #[test]
 fn a_damaged_repository_ends_nothing() {
@@ -238,6 +260,7 @@ fn why_nothing_passes_is_told() {
         (OBJECTS_THAT_KEEP_WAITING, Some("git's HEAD: it takes more than 2 s to read")),
         ("rm .git/index", Some("git's index is not there")),
         ("git update-index --split-index", Some("git index: ")),
+        ("truncate -s 1100M .git/index", Some("read .git/index: larger than 268435456 bytes")),
         ("rm -r .git; echo gitdir: /nowhere > .git", Some("the repository is outside")),
     ] {
         let told = project("", &[BEGIN, change]).view().git_notice();

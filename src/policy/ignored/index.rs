@@ -1,12 +1,13 @@
 //! Reads git's index for where git tracks something and which trees it would write: gitformat-index(5), versions
 //! 2 to 4, SHA-1 and SHA-256.
 //!
-//! Any program may have written the index, so every length is checked and nothing panics. An index that does not list
+//! Any program may have written the index, so every length is checked, memory is bounded and nothing panics. An index that does not list
 //! every tracked file by itself (split index, sparse directories) is an error: the caller then judges everything.
 
 use gix::{ObjectId, hash::Kind};
 
 use super::trees::{IndexTrees, Trees};
+use super::unpacked::Unpacked;
 use crate::model::RelPath;
 
 /// Bytes before the object's hash: times, device, inode, mode, uid, gid, size.
@@ -19,6 +20,8 @@ const MODE_SUBMODULE: u32 = 0o160_000;
 const FLAG_EXTENDED: u16 = 0x4000;
 /// The name's length in the flags; the full mask means "that long or longer".
 const NAME_LENGTH_MASK: u16 = 0x0fff;
+/// Linux opens no path of half that length.
+const NAME_BYTES_MAX: usize = 8192;
 
 /// The reason why an index does not tell what is tracked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -33,6 +36,8 @@ pub enum IndexError {
     Extension(String),
     #[error("git index: has sparse directories")]
     Sparse,
+    #[error("git index: has too many long names")]
+    TooLarge,
 }
 
 /// The contents of an index.
@@ -120,6 +125,7 @@ impl<'a> Reader<'a> {
     fn entries(&mut self, count: u32) -> Result<Index, IndexError> {
         // Nothing is reserved for `count`, which may lie.
         let (mut dirs, mut before, mut trees) = (Vec::new(), Vec::new(), Trees::new(self.hash));
+        let mut unpacked = Unpacked::default();
         for _ in 0..count {
             let Entry { name, mode, object } = self.entry(&before)?;
             // git keeps entries sorted by bytes; an index in any other order is damaged or planted.
@@ -132,6 +138,7 @@ impl<'a> Reader<'a> {
             let dir = if mode & MODE_TYPE == MODE_SUBMODULE { &name[..] } else { dir_of(&name) };
             // Neighbours in the same directory add it once.
             if dirs.last().is_none_or(|last: &RelPath| last.as_bytes() != dir) {
+                unpacked.add_path(dir)?;
                 dirs.push(RelPath::parse(dir).map_err(|_| IndexError::Malformed)?);
             }
             trees.add(&name, mode, object)?;
@@ -226,7 +233,7 @@ fn dir_of(name: &[u8]) -> &[u8] {
 fn check_length(name: &[u8], flags: u16) -> Result<(), IndexError> {
     let stated = usize::from(flags & NAME_LENGTH_MASK);
     let fits = if stated == usize::from(NAME_LENGTH_MASK) { name.len() >= stated } else { name.len() == stated };
-    if fits && !name.is_empty() { Ok(()) } else { Err(IndexError::Malformed) }
+    if fits && (1..=NAME_BYTES_MAX).contains(&name.len()) { Ok(()) } else { Err(IndexError::Malformed) }
 }
 
 fn mode(stat: &[u8]) -> u32 {

@@ -8,6 +8,7 @@ mod index;
 #[cfg(test)]
 mod tests;
 mod trees;
+mod unpacked;
 
 pub use index::{Index, IndexError, TrackedSet};
 pub use trees::IndexTrees;
@@ -38,6 +39,13 @@ enum Standing {
     Ignored,
 }
 
+/// An ignore file that is there.
+#[derive(Debug)]
+pub enum IgnoreFile {
+    Text(Vec<u8>),
+    Unreadable,
+}
+
 /// The patterns of one file, relative to the directory it is in.
 #[derive(Debug)]
 struct Layer {
@@ -53,20 +61,20 @@ enum Patterns {
 }
 
 impl IgnoreScope {
-    /// The scope of the project's root. `excludes` are the user's global excludes file, then `.git/info/exclude`; an
-    /// absent one is left out. The root's own `.gitignore` comes last, as `gitignore`.
-    pub fn root(excludes: &[&[u8]], gitignore: Option<&[u8]>) -> Self {
+    /// The scope of the project's root. `files` are the user's global excludes file, `.git/info/exclude`, and the root's own
+    /// `.gitignore`, in this order; an absent one is left out.
+    pub fn root(files: impl IntoIterator<Item = IgnoreFile>) -> Self {
         let dir = RelPath::root();
-        let layers = excludes.iter().copied().chain(gitignore).map(|text| Arc::new(Layer::new(&dir, text))).collect();
+        let layers = files.into_iter().map(|file| Arc::new(Layer::new(&dir, &file))).collect();
         Self { dir, standing: Standing::Open, layers }
     }
 
-    /// The scope of the subdirectory `name`, with the text of its `.gitignore` if it has one.
-    pub fn child(&self, name: &OsStr, gitignore: Option<&[u8]>) -> Self {
+    /// The scope of the subdirectory `name`, with its `.gitignore` if it has one.
+    pub fn child(&self, name: &OsStr, gitignore: Option<IgnoreFile>) -> Self {
         let Ok(dir) = self.dir.join(name) else { return self.clone() };
         let standing = if self.ignores_dir(name) { Standing::Ignored } else { Standing::Open };
         let layers = match gitignore {
-            Some(text) => self.layers.iter().cloned().chain([Arc::new(Layer::new(&dir, text))]).collect(),
+            Some(file) => self.layers.iter().cloned().chain([Arc::new(Layer::new(&dir, &file))]).collect(),
             None => Arc::clone(&self.layers),
         };
         Self { dir, standing, layers }
@@ -81,8 +89,12 @@ impl IgnoreScope {
 }
 
 impl Layer {
-    fn new(dir: &RelPath, text: &[u8]) -> Self {
-        Self { dir: dir.clone(), patterns: compile(text).map_or(Patterns::Unreadable, Patterns::Read) }
+    fn new(dir: &RelPath, file: &IgnoreFile) -> Self {
+        let read = match file {
+            IgnoreFile::Text(text) => compile(text),
+            IgnoreFile::Unreadable => None,
+        };
+        Self { dir: dir.clone(), patterns: read.map_or(Patterns::Unreadable, Patterns::Read) }
     }
 
     /// Whether this file's patterns ignore the directory `path`; `None` if no pattern matches it.

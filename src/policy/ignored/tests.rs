@@ -71,10 +71,9 @@ impl Repository {
 
     /// What we say, walking down as a caller does.
     fn scope_ignores(&self, dir: &str) -> bool {
-        let excludes: Vec<_> =
-            ["excludes", "info/exclude"].iter().filter_map(|file| self.read(format!(".git/{file}").into())).collect();
-        let excludes: Vec<&[u8]> = excludes.iter().map(Vec::as_slice).collect();
-        let mut scope = IgnoreScope::root(&excludes, self.read(".gitignore".into()).as_deref());
+        let files = [".git/excludes", ".git/info/exclude", ".gitignore"];
+        let files = files.into_iter().filter_map(|file| self.read(file.into()));
+        let mut scope = IgnoreScope::root(files.map(IgnoreFile::Text));
         let dir = path(dir);
         for ancestor in dir.components().scan(RelPath::root(), |at, name| {
             *at = at.join(name).unwrap();
@@ -85,7 +84,7 @@ impl Repository {
                 return scope.ignores_dir(name);
             }
             let text = self.read(PathBuf::from(ancestor.as_os_str()).join(".gitignore"));
-            scope = scope.child(name, text.as_deref());
+            scope = scope.child(name, text.map(IgnoreFile::Text));
         }
         false
     }
@@ -95,7 +94,8 @@ impl Repository {
 fn of_a_file_that_is_no_list_for_git_nothing_is_ignored() {
     let of_bytes = |count: usize| [&b"target/\n"[..], &b"#".repeat(count - 8)].concat();
     for (text, want) in [(of_bytes(TEXT_BYTES_MAX), true), (of_bytes(TEXT_BYTES_MAX + 1), false)] {
-        let scope = IgnoreScope::root(&[b"target/\n"], Some(&text));
+        let files = [b"target/\n".to_vec(), text.clone()];
+        let scope = IgnoreScope::root(files.map(IgnoreFile::Text));
         assert_eq!(scope.ignores_dir(OsStr::new("target")), want, "{} bytes", text.len());
     }
 }
@@ -370,15 +370,15 @@ fn a_line_that_cannot_be_read_never_makes_more_ignored() {
         (b"\xff\nd\n", "d", true),
         (b"[[:alpha:]]\n", "d", false),
     ] {
-        let scope = IgnoreScope::root(&[], Some(text));
+        let scope = IgnoreScope::root([IgnoreFile::Text(text.to_vec())]);
         assert_eq!(scope.ignores_dir(OsStr::new(name)), want, "{}", String::from_utf8_lossy(text));
     }
 }
 
 #[test]
 fn below_an_ignored_directory_nothing_is_taken_back() {
-    let scope = IgnoreScope::root(&[], Some(b"a/\n!a/b/\n"));
-    let inside = scope.child(OsStr::new("a"), Some(b"!*\n"));
+    let scope = IgnoreScope::root([IgnoreFile::Text(b"a/\n!a/b/\n".to_vec())]);
+    let inside = scope.child(OsStr::new("a"), Some(IgnoreFile::Text(b"!*\n".to_vec())));
     assert!(inside.ignores_dir(OsStr::new("b")));
     assert!(inside.child(OsStr::new("b"), None).ignores_dir(OsStr::new("c")));
 }
@@ -489,6 +489,53 @@ fn a_damaged_index_is_an_error_and_never_a_panic() {
         (b"DIRC\0\0\0\x02\xff\xff\xff\xff", IndexError::Malformed),
     ] {
         assert_eq!(tracked_dirs(bytes), Err(want));
+    }
+}
+
+/// The index that git would write for some sorted names, in version 4: the packed size is a fraction of theirs.
+fn packed_index(names: impl IntoIterator<Item = String>) -> Vec<u8> {
+    let (mut entries, mut count, mut before) = (Vec::new(), 0_u32, String::new());
+    for name in names {
+        let kept = before.bytes().zip(name.bytes()).take_while(|(one, other)| one == other).count();
+        let mut stat = [0; 40];
+        stat[24..28].copy_from_slice(&0o100_644_u32.to_be_bytes());
+        entries.extend_from_slice(&stat);
+        entries.extend_from_slice(&[1; 20]);
+        entries.extend_from_slice(&u16::try_from(name.len().min(0xfff)).unwrap().to_be_bytes());
+        entries.extend_from_slice(&varint(before.len() - kept));
+        entries.extend_from_slice(&name.as_bytes()[kept..]);
+        entries.push(0);
+        (count, before) = (count + 1, name);
+    }
+    [b"DIRC", &4_u32.to_be_bytes()[..], &count.to_be_bytes(), &entries, &[0; 20]].concat()
+}
+
+fn varint(mut value: usize) -> Vec<u8> {
+    let byte = |value: usize| u8::try_from(value & 0x7f).unwrap();
+    let mut bytes = vec![byte(value)];
+    while value > 0x7f {
+        value = (value >> 7) - 1;
+        bytes.insert(0, 0x80 | byte(value));
+    }
+    bytes
+}
+
+#[test]
+fn an_index_that_unpacks_to_much_is_refused() {
+    let long = vec!["d".repeat(200); 19].join("/");
+    let deep = vec!["d"; 1900].join("/");
+    type Name<'a> = &'a dyn Fn(u32) -> String;
+    for (count, name, want) in [
+        (1_000, &(|i| format!("{long}/{i:06}/f")) as Name<'_>, Ok(())),
+        (20_000, &|i| format!("{long}/{i:06}/f"), Err(IndexError::TooLarge)),
+        (20_000, &|i| format!("{}{i:06}", "f".repeat(4_000)), Err(IndexError::TooLarge)),
+        (100, &|i| format!("{i:06}/{deep}/f"), Err(IndexError::TooLarge)),
+        (1, &|_| "f".repeat(8_192), Ok(())),
+        (1, &|_| "f".repeat(8_193), Err(IndexError::Malformed)),
+        (200_000, &|i| format!("modules/module-{:04}/src/part-{:06}/file-{i:08}.rs", i / 500, i / 5), Ok(())),
+    ] {
+        let index = packed_index((0..count).map(name));
+        assert_eq!(Index::read(&index).map(drop), want, "{count}: {} bytes", index.len());
     }
 }
 

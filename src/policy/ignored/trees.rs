@@ -7,6 +7,7 @@ use gix::ObjectId;
 use gix::hash::Kind;
 
 use super::IndexError;
+use super::unpacked::Unpacked;
 use crate::model::RelPath;
 
 /// The tree of each directory.
@@ -29,6 +30,8 @@ pub struct Trees {
     /// That directory and those above it, from the root down.
     open: Vec<Open>,
     done: HashMap<RelPath, ObjectId>,
+    /// By what is open and done.
+    unpacked: Unpacked,
 }
 
 struct Open {
@@ -40,7 +43,7 @@ struct Open {
 impl Trees {
     pub fn new(hash: Kind) -> Self {
         let root = Open { length: 0, content: Vec::new() };
-        Self { hash, dir: Vec::new(), open: vec![root], done: HashMap::new() }
+        Self { hash, dir: Vec::new(), open: vec![root], done: HashMap::new(), unpacked: Unpacked::default() }
     }
 
     pub fn add(&mut self, path: &[u8], mode: u32, object: ObjectId) -> Result<(), IndexError> {
@@ -51,8 +54,7 @@ impl Trees {
             self.dir.extend_from_slice(&path[self.dir.len()..][..=slash]);
             self.open.push(Open { length: self.dir.len(), content: Vec::new() });
         }
-        self.entry(mode, &path[self.dir.len()..], object);
-        Ok(())
+        self.entry(mode, &path[self.dir.len()..], object)
     }
 
     pub fn finish(mut self) -> Result<IndexTrees, IndexError> {
@@ -67,7 +69,9 @@ impl Trees {
         // Hashing fails only for content crafted to collide, which git refuses as well.
         let tree = gix::objs::compute_hash(self.hash, gix::objs::Kind::Tree, &closed.content);
         let tree = tree.map_err(|_| IndexError::Malformed)?;
+        self.unpacked.forget(closed.content.len());
         let path = self.dir[..closed.length].strip_suffix(b"/").unwrap_or_default();
+        self.unpacked.add_path(path)?;
         // Callers never ask about a path that is no [`RelPath`].
         if let Ok(dir) = RelPath::parse(path) {
             self.done.insert(dir, tree);
@@ -75,16 +79,17 @@ impl Trees {
         let above = self.open.last().map_or(0, |above| above.length);
         let name = path.get(above..).unwrap_or_default().to_vec();
         self.dir.truncate(above);
-        self.entry(MODE_TREE, &name, tree);
-        Ok(())
+        self.entry(MODE_TREE, &name, tree)
     }
 
-    fn entry(&mut self, mode: u32, name: &[u8], object: ObjectId) {
-        let Some(dir) = self.open.last_mut() else { return };
+    fn entry(&mut self, mode: u32, name: &[u8], object: ObjectId) -> Result<(), IndexError> {
+        let Some(dir) = self.open.last_mut() else { return Ok(()) };
+        let before = dir.content.len();
         write!(dir.content, "{mode:o} ").expect("memory takes all that is written to it");
         dir.content.extend_from_slice(name);
         dir.content.push(0);
         dir.content.extend_from_slice(object.as_slice());
+        self.unpacked.add(dir.content.len() - before)
     }
 }
 
