@@ -361,12 +361,17 @@ fn what_waited_before_is_not_the_runs_to_decide() {
         scratch.write("a", lines(100));
         scratch.write("b", lines(100));
         run(&scratch, &[], REWRITE).ok();
-        run(&scratch, &["--on-exit", decision], "echo more >> a; seq 200 299 > b").ok();
+        let told = run(&scratch, &["--on-exit", decision], "echo more >> a; seq 200 299 > b").ok().stderr;
+        let left = "\n  --on-exit leaves a as it is: it began to wait in another run\n";
+        assert!(told.contains(left) && told.matches("--on-exit").count() == 1, "{told}");
         let waits = held(&scratch);
         assert_eq!(waits.iter().map(|held| held.path.as_str()).collect::<Vec<_>>(), ["a"], "{decision}");
         assert_eq!(scratch.read("a"), below, "{decision}");
         assert_eq!(scratch.read("b") == rewritten(), decision == "confirm");
         scratch.cli(&["diff", "a"]).ok();
+        let summary = run(&scratch, &["--json", "--on-exit", decision], "echo and more >> a").ok().stderr;
+        let summary: Value = serde_json::from_str(&summary).expect("a line of JSON");
+        assert_eq!(summary["left"], serde_json::json!([held(&scratch)[0].id]));
     }
 }
 

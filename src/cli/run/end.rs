@@ -10,6 +10,7 @@ use crate::cli::desk::Answer;
 use crate::cli::words::plural;
 use crate::cli::{Desk, Failure};
 use crate::client::Client;
+use crate::model::ChangeId;
 use crate::protocol::{
     Acted, ErrorBody, ErrorCode, Event, EventName, Held, Op, Outcome, ProjectPath, Reply, Request, Status, Target,
 };
@@ -92,16 +93,20 @@ impl Ending<'_> {
         let denied = Touched::all(&events, &[EventName::WriteDenied]);
         let project = client.place().root.clone();
         landed.retain(|touched| !touched.has_passed(&project));
-        let (project, sessions) = (ProjectPath(project), told);
         let Status { held, notices, .. } = status;
-        Ok(Concluded { summary: Summary { project, sessions, landed, denied, outcomes, held, notices }, undecided })
+        let left = self.left(&held, sessions);
+        let (project, sessions) = (ProjectPath(project), told);
+        Ok(Concluded {
+            summary: Summary { project, sessions, landed, denied, outcomes, held, left, notices },
+            undecided,
+        })
     }
 
     /// Selects what this run has begun to hold. Changes that were held before, or by others, are not its own to decide,
     /// even if it has added to them. A directory that the run removed does not land without the deletions that others
     /// hold in it.
     fn to_decide(&self, held: Vec<Held>, sessions: &Sessions) -> Vec<Held> {
-        let is_ours = |held: &Held| held.since_session.as_ref().is_some_and(|since| sessions.own.contains(since));
+        let is_ours = |held: &Held| is_own(held.since_session.as_ref(), sessions);
         let (ours, others): (Vec<Held>, Vec<Held>) = held.into_iter().partition(is_ours);
         let waits_for_others =
             |held: &Held| held.removes_dir() && others.iter().any(|other| other.path.is_within(&held.path));
@@ -109,6 +114,14 @@ impl Ending<'_> {
             OnExit::Keep | OnExit::Discard => ours,
             OnExit::Confirm | OnExit::Ask => ours.into_iter().filter(|held| !waits_for_others(held)).collect(),
         }
+    }
+
+    /// Selects what a decision passes over although this run wrote it, because others began to hold it.
+    fn left(&self, held: &[Held], sessions: &Sessions) -> Vec<ChangeId> {
+        let is_left =
+            |held: &&Held| is_own(held.session.as_ref(), sessions) && !is_own(held.since_session.as_ref(), sessions);
+        let decides = self.on_exit != OnExit::Keep;
+        held.iter().filter(|_| decides).filter(is_left).map(|held| held.id.clone()).collect()
     }
 
     /// Confirms, discards or asks. Expiry guards people, so it is overridden here.
@@ -144,6 +157,10 @@ impl Ending<'_> {
         let question = format!("Apply {}?", plural(ours.len() as u64, "held change"));
         desk.agreed_in_front("--on-exit ask", &question, self.foreground)
     }
+}
+
+fn is_own(session: Option<&String>, sessions: &Sessions) -> bool {
+    session.is_some_and(|session| sessions.own.contains(session))
 }
 
 /// One request that names all changes. If they are too many for one, a request for each session that began to hold some:

@@ -11,7 +11,7 @@ use crate::cli::terminal::Style;
 use crate::cli::text::Text;
 use crate::cli::words::plural;
 use crate::cli::{Desk, Failure, failure, held};
-use crate::model::RelPath;
+use crate::model::{ChangeId, RelPath};
 use crate::protocol::{
     ErrorBody, Event, EventName, Held, Outcome, ProjectPath, VERSION, last_of_each_path, tells_of_removal,
 };
@@ -30,6 +30,8 @@ pub struct Summary {
     pub outcomes: Vec<Outcome>,
     /// Everything that waits for review in the project.
     pub held: Vec<Held>,
+    /// What the run has written more to and `--on-exit` has left as it is: it began to wait elsewhere.
+    pub left: Vec<ChangeId>,
     /// What `status` remarks on, such as ignored settings. A run that starts the daemon prints them in words as well.
     pub notices: Vec<String>,
 }
@@ -140,6 +142,9 @@ impl Summary {
         }
         text.put("held for review; the project has its own version until you confirm:\n");
         held::render_table(&self.held, text);
+        for held in self.held.iter().filter(|held| self.left.contains(&held.id)) {
+            text.put("  --on-exit leaves ").name(held.path.shown()).put(" as it is: it began to wait in another run\n");
+        }
         text.put("  see: fettlefs diff, then fettlefs confirm ID or fettlefs discard ID\n");
     }
 }
