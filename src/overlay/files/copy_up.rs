@@ -124,7 +124,9 @@ impl Overlay {
     /// Switches what is open from lower to a copy of it, unless something else is open by now. Under `copying`.
     fn copy_up(&self, open: &Arc<OpenFile>, lower: &Arc<File>, keep: Keep, opened: Option<Stamp>) -> Result<()> {
         let (upper, meta) = self.copy_to_enter(lower, keep)?;
-        let moved_on = opened.is_some_and(|opened| self.has_moved_on(open.node, &opened, &meta, lower));
+        // Of what is written to during the copy the entry may have something that the writer has not seen.
+        let now = Meta::of(lower.as_fd()).doing(|| "stat a file that was copied up".to_owned())?;
+        let moved_on = self.has_moved_on(open.node, &opened.unwrap_or(meta.stamp()), &now, lower);
         self.enter_copied(open, upper, (lower, &meta), keep, moved_on)
     }
 
@@ -394,7 +396,11 @@ pub(super) fn copy_file(from: &File, meta: &Meta, to: &File, keep: Keep, keep_se
     let meta = Meta { mode, ..*meta };
     match keep {
         Keep::Content | Keep::ContentAndSetId => {
-            file::copy_content(from, to)?;
+            match file::copy_found(from, to) {
+                // Who asked has metadata from before, and so sees that this is not what lower has.
+                Err(err) if file::has_changed_meanwhile(&err) => {}
+                copied => copied?,
+            }
             file::copy_metadata(from.as_fd(), &meta, to.as_fd())
         }
         Keep::Nothing | Keep::NothingAtOnce => file::copy_looks(from.as_fd(), &meta, to.as_fd()),

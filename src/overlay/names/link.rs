@@ -151,7 +151,7 @@ impl Overlay {
             return Ok((self.store.copy_upper_symlink(&target, &meta)?, What::Symlink));
         }
         let (file, upper) = (self.store.read_upper(id)?, self.store.create_upper(meta.mode)?);
-        crate::sys::file::copy_content(&file, &upper.file)?;
+        crate::sys::file::copy_found(&file, &upper.file)?;
         crate::sys::file::copy_metadata(file.as_fd(), &meta, upper.file.as_fd())?;
         Ok((upper.new, What::File))
     }
@@ -168,7 +168,7 @@ impl Overlay {
         }
         let file = self.lower.open_to_read(source).doing(doing)?;
         let upper = self.store.create_upper(meta.mode)?;
-        crate::sys::file::copy_content(&file, &upper.file).doing(doing)?;
+        crate::sys::file::copy_found(&file, &upper.file).doing(doing)?;
         // As with a copy-up: privileges do not travel with content.
         let mode = if self.grants.suid { meta.mode } else { meta.mode & 0o1777 };
         crate::sys::file::copy_metadata(file.as_fd(), &Meta { mode, ..meta }, upper.file.as_fd()).doing(doing)?;

@@ -24,9 +24,6 @@ use crate::sys::cache;
 use crate::sys::file::{FileKind, Meta};
 use crate::sys::tree::is_absent;
 
-/// How often a file that grows while it is copied is copied again: a log gains a line now and then, not at every moment.
-const COPY_TRIES: usize = 8;
-
 /// What is to stand at a target.
 pub(super) struct Taken {
     pub row: UpperRow,
@@ -100,7 +97,7 @@ impl Overlay {
         }
         self.set_apart(&[from])?;
         let claimed = self.claim_target(to)?;
-        let new = self.copy_source(from)?;
+        let (new, _) = self.copy_to_upper(&from.path)?;
         let synced = self.is_on_disk(&from.path, meta)?;
         if synced && to.upper().is_some() {
             // While nothing has changed yet: what gives way here could not be brought back.
@@ -271,17 +268,6 @@ impl Overlay {
             looks_again |= state.nodes.set_apart(end.parent, &end.name);
         }
         if looks_again { Err(Error::LooksAgain) } else { Ok(()) }
-    }
-
-    /// Copies what the source has to new upper content. A passing source may be growing meanwhile.
-    fn copy_source(&self, from: &End) -> Result<NewUpper<'_>> {
-        let mut tries = 1;
-        loop {
-            match self.copy_to_upper(&from.path) {
-                Err(err) if err.code() == libc::EIO && from.action == Action::Pass && tries < COPY_TRIES => tries += 1,
-                copied => return Ok(copied?.0),
-            }
-        }
     }
 
     /// True if a file's content would survive a power cut. A copy of it must survive one too: programs save by writing a

@@ -1,5 +1,5 @@
-//! What somebody saves below at the very moment at which a program does something that leaves the content as it is: it is
-//! neither lost, nor hidden, nor taken for what the program has done.
+//! What somebody saves below at the very moment at which a program writes for the first time, or does something that leaves
+//! the content as it is: it is neither lost, nor hidden, nor taken for what the program has done, and stops nobody.
 //!
 //! Each try in a process of its own.
 
@@ -38,25 +38,43 @@ enum Act {
     Touch,
     /// Whose landing leaves the directory as it was.
     Edit,
+    /// Copies a file that is small, or large, first.
+    AppendToSmall,
+    AppendToLarge,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Theirs {
     InPlace,
     Replaces,
+    Appends,
+    /// The file is empty for a moment, and then shorter.
+    Shortens,
+    /// In place, and takes it back soon: at the second call after that.
+    ForAMoment,
     /// The directory, and nothing in it.
     ChmodsDir,
 }
 
-const TRIES: [(Act, Theirs); 5] = [
+const TRIES: [(Act, Theirs); 12] = [
     (Act::SaveTheSame, Theirs::InPlace),
     (Act::SaveTheSame, Theirs::Replaces),
     (Act::Chmod, Theirs::InPlace),
     (Act::Touch, Theirs::InPlace),
     (Act::Edit, Theirs::ChmodsDir),
+    (Act::AppendToSmall, Theirs::InPlace),
+    (Act::AppendToSmall, Theirs::Appends),
+    (Act::AppendToSmall, Theirs::Shortens),
+    (Act::AppendToSmall, Theirs::ForAMoment),
+    (Act::AppendToLarge, Theirs::InPlace),
+    (Act::AppendToLarge, Theirs::Appends),
+    (Act::AppendToLarge, Theirs::Shortens),
 ];
 
-const KINDS: [Calls; 2] = [Calls::Changing, Calls::Opening];
+const KINDS: [Calls; 3] = [Calls::Changing, Calls::Opening, Calls::Reading];
+
+/// What a program appends.
+const LINE: &str = "by the program\n";
 
 /// What is tried in a process.
 struct Told {
@@ -96,6 +114,27 @@ impl Act {
             Self::Edit => self.write(bench, &changed(100, 1)),
             Self::Chmod => Box::new(move || change(set(Some(0o600), SetTime::Keep))),
             Self::Touch => Box::new(move || change(set(None, SetTime::Now))),
+            Self::AppendToSmall | Self::AppendToLarge => {
+                let handle = bench.open("d/f", libc::O_WRONLY | libc::O_APPEND).unwrap();
+                Box::new(move || {
+                    bench.view().write_by(handle, Position::End, LINE.as_bytes(), &ME).unwrap();
+                    bench.close(handle);
+                })
+            }
+        }
+    }
+
+    fn begins_with(self) -> String {
+        match self {
+            Self::SaveTheSame | Self::Chmod | Self::Touch | Self::Edit | Self::AppendToSmall => lines(100),
+            Self::AppendToLarge => lines(10_000),
+        }
+    }
+
+    fn kinds(self) -> &'static [Calls] {
+        match self {
+            Self::SaveTheSame | Self::Chmod | Self::Touch | Self::Edit => &KINDS[..2],
+            Self::AppendToSmall | Self::AppendToLarge => &KINDS[2..],
         }
     }
 
@@ -109,13 +148,21 @@ impl Act {
 }
 
 impl Theirs {
-    fn save(self, file: &Path) {
-        let text = lines(100).replace("line 50\n", "LINE 50\n");
+    /// What he makes of the content.
+    fn of(self, content: &str) -> String {
         match self {
-            Self::InPlace => {
-                let file = std::fs::OpenOptions::new().write(true).open(file).unwrap();
-                file.write_all_at(text.as_bytes(), 0).unwrap();
-            }
+            Self::InPlace | Self::ForAMoment | Self::Replaces => content.replace("line 50\n", "LINE 50\n"),
+            Self::Appends => content.to_owned() + "LINE 50\n",
+            Self::Shortens => content.replace("line 50\nline 51\n", "LINE 50\n"),
+            Self::ChmodsDir => content.to_owned(),
+        }
+    }
+
+    fn save(self, file: &Path) {
+        let text = self.of(&std::fs::read_to_string(file).unwrap());
+        match self {
+            Self::InPlace | Self::Appends | Self::ForAMoment => write_over(file, &text),
+            Self::Shortens => std::fs::write(file, text).unwrap(),
             Self::Replaces => {
                 let temp = file.with_extension("theirs");
                 std::fs::write(&temp, text).unwrap();
@@ -128,10 +175,15 @@ impl Theirs {
     }
 }
 
+fn write_over(file: &Path, text: &str) {
+    let file = std::fs::OpenOptions::new().write(true).open(file).unwrap();
+    file.write_all_at(text.as_bytes(), 0).unwrap();
+}
+
 #[test]
 fn what_somebody_saves_while_a_program_does_something_is_his() {
     for (act, theirs) in TRIES {
-        for kind in KINDS {
+        for kind in act.kinds() {
             for moment in 1.. {
                 let told = format!("{act:?} {theirs:?} {kind:?} {moment}");
                 let (passed, said) = test_apart("overlay::tests::meanwhile::somebody_saves", (TOLD, &told));
@@ -152,7 +204,7 @@ fn somebody_saves() {
     let Told { act, theirs, .. } = told;
     let bench = Bench::with(&[(Key::Window, "0")]);
     bench.put("d/older", "");
-    bench.save("d/f", &lines(100));
+    bench.save("d/f", &act.begins_with());
     let dir = bench.node("d").unwrap();
     // As it was before the file came.
     bench.view().forget_attributes(dir);
@@ -168,14 +220,24 @@ fn somebody_saves() {
         assert!(!bench.view().state.lock().nodes.told(dir).is(&now.stamp()), "the kernel was told of another mode");
         return;
     }
-    assert!(bench.lower("d/f").unwrap().contains("LINE 50"));
+    let is_below = bench.lower("d/f").unwrap().contains("LINE 50");
+    if theirs == Theirs::ForAMoment {
+        assert!(!is_below, "he has taken it back, and nobody else has written it");
+        return;
+    }
+    assert!(is_below);
     if bench.held().is_empty() {
         let shown = bench.view().attributes(bench.node("d/f").unwrap()).unwrap().meta;
         assert_eq!(shown.mtime, bench.view().lower().stat(&RelPath::parse(b"d/f").unwrap()).unwrap().unwrap().mtime);
         assert!(act != Act::SaveTheSame || shown.mtime != LONG_AGO, "the times of what was there before");
         bench.save_by_rename("d/f", &changed(100, 2));
+    } else if let Some(copied) = bench.read("d/f").unwrap().strip_suffix(LINE) {
+        let was = act.begins_with();
+        assert!(copied == was || copied == theirs.of(&was), "neither the one nor the other");
     }
-    assert_eq!(bench.reasons(), [Reason::Stale]);
+    // What changes its size while it is copied for its backup cannot be kept.
+    let cannot_be_kept = matches!(theirs, Theirs::Appends | Theirs::Shortens) && bench.reasons() == [Reason::Backup];
+    assert!(cannot_be_kept || bench.reasons() == [Reason::Stale], "{:?}", bench.reasons());
     assert!(bench.lower("d/f").unwrap().contains("LINE 50"));
 }
 
@@ -203,12 +265,18 @@ fn meanwhile(bench: &Bench, told: &Told, run: impl FnOnce()) -> bool {
 #[test]
 fn somebody_else() {
     let Some(file) = std::env::var_os(THEIRS) else { return };
-    let told = Told::from_environment().unwrap();
+    let (file, told) = (Path::new(&file), Told::from_environment().unwrap());
+    let was = std::fs::read_to_string(file).unwrap();
+    let last = told.at + if told.theirs == Theirs::ForAMoment { 2 } else { 0 };
     let mut steps = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
     let (mut number, mut ends_with) = ([0; 8], 0);
     while steps.read_exact(&mut number).is_ok() {
-        if u64::from_ne_bytes(number) == told.at {
-            told.theirs.save(Path::new(&file));
+        match u64::from_ne_bytes(number).checked_sub(told.at) {
+            Some(0) => told.theirs.save(file),
+            Some(2) if told.theirs == Theirs::ForAMoment => write_over(file, &was),
+            Some(_) | None => {}
+        }
+        if u64::from_ne_bytes(number) == last {
             ends_with = SAVED;
         }
         steps.write_all(&number).unwrap();

@@ -13,6 +13,7 @@ use std::path::Path;
 use rustix::fs;
 use rustix::io::ReadWriteFlags;
 
+use super::Meta;
 use super::looks::clear_set_id;
 use crate::model::{ContentHasher, Digest, ZERO_BLOCK_BYTES};
 
@@ -35,6 +36,9 @@ const COPY_PIECE_BYTES: usize = 64 * ZERO_BLOCK_BYTES;
 
 /// What a disk writes as a whole, or not at all.
 const SECTOR_BYTES: usize = 512;
+
+/// How often a file is copied that others write over meanwhile, until it has stood still for as long as that takes.
+const COPIES_MAX: usize = 4;
 
 /// Up to this size a file is copied by one read and one write. To share its blocks, file systems would write them out
 /// first.
@@ -169,11 +173,13 @@ pub fn same_content(a: &File, b: &File) -> io::Result<bool> {
 }
 
 /// The same from `offset` on; files of different sizes differ.
-fn same_from(a: &File, b: &File, mut offset: u64) -> io::Result<bool> {
+fn same_from(a: &File, b: &File, offset: u64) -> io::Result<bool> {
     let size = a.metadata()?.len();
-    if size != b.metadata()?.len() {
-        return Ok(false);
-    }
+    Ok(size == b.metadata()?.len() && same_between(a, b, offset, size)?)
+}
+
+/// The same between `offset` and `size`, where both have bytes.
+fn same_between(a: &File, b: &File, mut offset: u64, size: u64) -> io::Result<bool> {
     loop {
         let (start, end) = match (next_data(a, offset, size)?, next_data(b, offset, size)?) {
             (None, None) => return Ok(true),
@@ -250,29 +256,71 @@ pub fn is_small_and_whole(size: u64, blocks: u64) -> bool {
 /// small file is read and written at once, since sharing its blocks costs more than it saves. Holes stay holes. An error
 /// if the sizes disagree afterwards: the file was written to meanwhile.
 pub fn copy_content(from: &File, to: &File) -> io::Result<()> {
-    let before = from.metadata()?;
-    let size = before.len();
-    let changed = || Err(changed_meanwhile());
-    if is_small_and_whole(size, before.blocks()) {
-        let content = read_all(from)?;
-        to.write_all_at(&content, 0)?;
-        return if content.len() as u64 == size { Ok(()) } else { changed() };
-    }
-    if fs::ioctl_ficlone(to, from).is_ok() {
+    let before = Meta::of(from.as_fd())?;
+    if shares_content(from, &before, to) {
         return Ok(());
+    }
+    copy_bytes(from, &before, to)
+}
+
+/// The same for content that a program goes on with: whoever writes to `from` meanwhile does not stop the copy, which has
+/// what was there at one moment. If others go on writing over it, that is not to be had, and an error for which
+/// [`has_changed_meanwhile`] is true leaves `to` with what was found.
+pub fn copy_found(from: &File, to: &File) -> io::Result<()> {
+    let mut before = Meta::of(from.as_fd())?;
+    if shares_content(from, &before, to) {
+        return Ok(());
+    }
+    let mut copies = 1;
+    loop {
+        match copy_bytes(from, &before, to) {
+            Err(err) if !has_changed_meanwhile(&err) => return Err(err),
+            Ok(()) | Err(_) => {}
+        }
+        let after = Meta::of(from.as_fd())?;
+        // A file that has only grown still begins with what was copied.
+        if after.stamp() == before.stamp() || begins_with(from, to)? {
+            return Ok(());
+        }
+        if copies == COPIES_MAX {
+            return Err(changed_meanwhile());
+        }
+        to.set_len(0)?;
+        (before, copies) = (after, copies + 1);
+    }
+}
+
+fn begins_with(file: &File, first: &File) -> io::Result<bool> {
+    let size = first.metadata()?.len();
+    Ok(size <= file.metadata()?.len() && same_between(file, first, 0, size)?)
+}
+
+/// Shares the blocks of `from`, as they are at one moment. Returns false if it is too small for that, or the file system
+/// cannot.
+fn shares_content(from: &File, meta: &Meta, to: &File) -> bool {
+    !is_small_and_whole(meta.size, meta.blocks) && fs::ioctl_ficlone(to, from).is_ok()
+}
+
+fn copy_bytes(from: &File, before: &Meta, to: &File) -> io::Result<()> {
+    let size = before.size;
+    if is_small_and_whole(size, before.blocks) {
+        let content = read_about(from, size)?;
+        to.write_all_at(&content, 0)?;
+        return if content.len() as u64 == size { Ok(()) } else { Err(changed_meanwhile()) };
     }
     let mut offset = 0;
     while let Some((start, end)) = next_data(from, offset, size)? {
         copy_range(from, to, start, end)?;
         offset = end;
     }
+    let size_now = from.metadata()?.len();
     if offset < size {
-        // A hole at the end.
-        to.set_len(size)?;
+        // A hole at the end, as far as nobody has cut it off.
+        to.set_len(size.min(size_now))?;
     }
-    match from.metadata()?.len() == size && to.metadata()?.len() == size {
+    match size_now == size && to.metadata()?.len() == size {
         true => Ok(()),
-        false => changed(),
+        false => Err(changed_meanwhile()),
     }
 }
 

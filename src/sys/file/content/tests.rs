@@ -1,3 +1,6 @@
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::*;
 
 const MIB: u64 = 1 << 20;
@@ -113,6 +116,71 @@ fn a_file_that_somebody_writes_to_while_it_is_copied_is_told_apart_from_a_failur
     assert!(has_changed_meanwhile(&err), "{err}");
     let unreadable = File::options().write(true).open(named.path()).unwrap();
     assert!(!has_changed_meanwhile(&copy_content(&unreadable, &file(0, &[])).unwrap_err()));
+}
+
+/// Who writes goes through the file again and again: behind each piece it appends a byte, so that no two moments have the
+/// same size.
+#[test]
+fn what_is_copied_while_others_write_to_it_was_there_at_one_moment() {
+    const PIECE: u64 = 64 << 10;
+    const PIECES: u64 = 24;
+    let named = tempfile::NamedTempFile::new().unwrap();
+    named.as_file().write_all_at(&vec![0; (PIECE * PIECES) as usize], 0).unwrap();
+    let ends = AtomicBool::new(false);
+    let write = || {
+        let grown = (0..).take_while(|_| !ends.load(Ordering::SeqCst));
+        for step in grown {
+            let (round, piece) = (step / PIECES + 1, step % PIECES);
+            named.as_file().write_all_at(&vec![round as u8; PIECE as usize], piece * PIECE).unwrap();
+            named.as_file().write_all_at(b"x", PIECE * PIECES + step).unwrap();
+        }
+    };
+    let copies = || {
+        let copies = std::iter::repeat_with(|| {
+            let copy = file(0, &[]);
+            copy_found(named.as_file(), &copy).map(|()| read_at(&copy, 0, (PIECE * PIECES) as usize).unwrap())
+        });
+        let copies: Vec<_> = copies.take(10).collect();
+        ends.store(true, Ordering::SeqCst);
+        copies
+    };
+    let copies = std::thread::scope(|scope| {
+        scope.spawn(write);
+        copies()
+    });
+    for copy in copies {
+        match copy {
+            Ok(copied) => {
+                assert!(copied.is_sorted_by(|before, after| before == after || *before == after.wrapping_add(1)))
+            }
+            Err(err) => assert!(has_changed_meanwhile(&err), "{err}"),
+        }
+    }
+}
+
+#[test]
+fn a_file_that_grows_is_copied_as_it_was() {
+    let named = tempfile::NamedTempFile::new().unwrap();
+    named.as_file().write_all_at(&vec![b'x'; MIB as usize], 0).unwrap();
+    let ends = AtomicBool::new(false);
+    let copies: Vec<_> = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut behind = File::options().append(true).open(named.path()).unwrap();
+            while !ends.load(Ordering::SeqCst) {
+                behind.write_all(b"more").unwrap();
+            }
+        });
+        let copies = (0..20).map(|_| {
+            let copy = file(0, &[]);
+            copy_found(named.as_file(), &copy).map(|()| copy)
+        });
+        let copies = copies.collect();
+        ends.store(true, Ordering::SeqCst);
+        copies
+    });
+    for copy in copies {
+        assert!(begins_with(named.as_file(), &copy.unwrap()).unwrap());
+    }
 }
 
 /// Eight sectors and a bit of the one, over ten and a bit of the other.
