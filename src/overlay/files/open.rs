@@ -245,9 +245,13 @@ impl Overlay {
     /// are stale, it forgets them: with an old size, a read right after the open would be cut short.
     fn keep_cache(&self, node: NodeId, below: Option<Stamp>) -> bool {
         let Some(stamp) = below else {
-            // Should the node stand for lower again, the kernel's cache has other content than that.
-            self.state.lock().nodes.caches_upper(node);
-            return true;
+            // Should the node stand for lower again, the kernel's cache has other content than that; as it has now, if
+            // the node stood for lower by another name of its directory.
+            let did_before = self.state.lock().nodes.caches_upper(node);
+            if !did_before {
+                self.forget_attributes(node);
+            }
+            return did_before;
         };
         self.forget_older_attributes(node, &stamp);
         let known = self.state.lock().nodes.set_cached(node, &stamp);

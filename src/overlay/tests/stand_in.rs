@@ -421,6 +421,28 @@ fn what_was_in_a_directory_that_is_renamed_below_is_in_reach_by_its_new_path() {
 }
 
 /// It is one change with the deletion, which nothing of lower's ends.
+/// Since the directory has its old name again, the kernel has not looked at what is in it.
+#[test]
+fn by_its_path_what_is_held_is_read_whatever_was_cached_while_the_directory_had_another_name() {
+    let bench = Bench::new();
+    bench.put("d/f", &lines(100));
+    bench.save("d/f", &changed(100, 90));
+    let rename_below = |from, to| std::fs::rename(bench.lower_path(from), bench.lower_path(to)).unwrap();
+    let read = |node| {
+        let opened = bench.view().open(node, OpenFlags::from_raw(libc::O_RDONLY), &ME).unwrap();
+        let content = bench.view().read(opened.handle, 0, 10_000).unwrap();
+        bench.close(opened.handle);
+        (String::from_utf8(content).unwrap(), opened.keep_cache)
+    };
+    rename_below("d", "e");
+    let node = bench.node("e/f").unwrap();
+    assert_eq!(read(node).0, lines(100));
+    rename_below("e", "d");
+    bench.node("d").unwrap();
+    assert_eq!(read(node), (changed(100, 90), false));
+    assert_eq!(read(node), (changed(100, 90), true));
+}
+
 #[test]
 fn a_directory_in_the_place_of_a_held_deletion_is_no_stand_in() {
     let mut bench = Bench::new();

@@ -164,11 +164,10 @@ impl Nodes {
         Some(node.cached.replace(now)? == now)
     }
 
-    /// From now on the kernel caches content that lower does not have.
-    pub fn caches_upper(&mut self, id: NodeId) {
-        if let Some(node) = self.nodes.get_mut(id) {
-            node.cached = None;
-        }
+    /// From now on the kernel caches content that lower does not have. Returns whether it did before, as far as it cached
+    /// any.
+    pub fn caches_upper(&mut self, id: NodeId) -> bool {
+        self.nodes.get_mut(id).is_none_or(|node| node.cached.take().is_none())
     }
 
     /// What lower has at a name was written to.
