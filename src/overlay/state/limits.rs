@@ -12,6 +12,9 @@ use crate::store::Nameless;
 use crate::sys::file::Meta;
 use crate::sys::process;
 
+/// What the daemon has open whatever programs do, with a few to spare.
+const OWN_DESCRIPTORS: u64 = 40;
+
 /// Where bytes are written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Position {
@@ -106,9 +109,11 @@ impl Overlay {
         Ok(())
     }
 
-    /// How many files may be open at once. A quarter of our descriptors is left for reviews.
+    /// How many files may be open at once. A quarter of the descriptors that programs may take is left for reviews, and for
+    /// the copy that a first write makes.
     pub fn open_max(&self) -> u64 {
-        let by_descriptors = *self.descriptors.get_or_init(process::descriptor_limit) / 4 * 3;
+        let limit = *self.descriptors.get_or_init(process::descriptor_limit);
+        let by_descriptors = limit.saturating_sub(OWN_DESCRIPTORS) / 4 * 3;
         match self.policy().settings.limits.open {
             0 => by_descriptors,
             max => max.min(by_descriptors),
