@@ -1,8 +1,9 @@
 //! Reads git's index for where git tracks something and which trees it would write: gitformat-index(5), versions
 //! 2 to 4, SHA-1 and SHA-256.
 //!
-//! Any program may have written the index, so every length is checked, memory is bounded and nothing panics. An index that does not list
-//! every tracked file by itself (split index, sparse directories) is an error: the caller then judges everything.
+//! Any program may have written the index, so every length is checked, memory is bounded and nothing panics. An index
+//! that does not list every tracked file by itself (split index, sparse directories) is an error: the caller then judges
+//! everything.
 
 use gix::{ObjectId, hash::Kind};
 
