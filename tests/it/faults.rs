@@ -597,33 +597,6 @@ print(len(opened))
     view.unmount();
 }
 
-/// A first write copies the file, and so needs a descriptor more for a moment.
-#[test]
-fn who_has_opened_as_many_files_as_may_be_can_write_to_all() {
-    let scratch = mounted_scratch!();
-    for number in 0..100 {
-        scratch.write(format!("f{number}"), lines(20));
-    }
-    let view = scratch.mount_at("view");
-    limit_descriptors(&view, 70);
-    let script = r#"
-opened = []
-try:
-    for number in range(100):
-        opened.append(os.open("f%d" % number, os.O_RDWR))
-except OSError as err:
-    assert err.errno == errno.ENFILE, err
-assert 20 < len(opened) < 100, len(opened)
-for fd in opened:
-    assert os.pwrite(fd, b"LINE", 0) == 4
-for fd in opened:
-    os.close(fd)
-"#;
-    python(&scratch, view.root(), script).ok();
-    view.assert_landed("f0", &lines(20).replacen("line", "LINE", 1));
-    view.unmount();
-}
-
 #[test]
 fn a_confirm_and_its_undo_need_no_descriptors_for_each_file() {
     const FILES: usize = 700;

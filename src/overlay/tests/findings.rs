@@ -1139,3 +1139,17 @@ fn nothing_comes_with_a_held_directory_to_where_a_rule_denies_it() {
     bench.save("mig/f", "held\n");
     assert_eq!(bench.try_rename("mig", "den").unwrap_err().code(), libc::EPERM);
 }
+
+/// The daemon has some thirty descriptors open besides, and a first write needs more for a moment.
+#[test]
+fn those_who_have_opened_as_many_files_as_may_be_leave_descriptors_to_write_to_them() {
+    const DESCRIPTORS: u64 = 100;
+    let bench = Bench::new();
+    bench.put("a", "content\n");
+    bench.view().descriptors.set(DESCRIPTORS).unwrap();
+    let open = || bench.open("a", libc::O_RDWR);
+    let opened: Vec<HandleId> = std::iter::from_fn(|| open().ok()).take(DESCRIPTORS as usize).collect();
+    assert_eq!(open().unwrap_err().code(), libc::ENFILE);
+    assert!((40..=50).contains(&opened.len()), "{} were opened", opened.len());
+    opened.into_iter().for_each(|handle| bench.close(handle));
+}
