@@ -10,6 +10,7 @@ mod done;
 mod durable;
 mod faults;
 mod findings;
+mod frozen_since;
 mod goes;
 mod haste;
 mod hunks;

@@ -121,9 +121,9 @@ impl Overlay {
         }
     }
 
-    /// Refuses paths that a rule freezes or denies: rules hold for an undo as for a rollback. A rule for a certain
-    /// program of the view does not apply to a caller of fettlefs.
-    pub(super) fn check_may_land(&self, path: &RelPath, by: &Writer) -> Reviewed<()> {
+    /// Refuses paths that a rule freezes or denies: rules hold for an undo as for a rollback and a confirm. A rule for a
+    /// certain program of the view does not apply to a caller of fettlefs.
+    pub(in crate::overlay) fn check_may_land(&self, path: &RelPath, by: &Writer) -> Reviewed<()> {
         match self.action_by(path, FileKind::Regular, &ours(by)).refuses() {
             true => Err(refused_by_rule(path, path)),
             false => Ok(()),
@@ -131,7 +131,12 @@ impl Overlay {
     }
 
     /// The same for all other names of a file that is changed in place: what is done by one name shows under each.
-    pub(super) fn check_may_rewrite(&self, path: &RelPath, present: Option<&Meta>, by: &Writer) -> Reviewed<()> {
+    pub(in crate::overlay) fn check_may_rewrite(
+        &self,
+        path: &RelPath,
+        present: Option<&Meta>,
+        by: &Writer,
+    ) -> Reviewed<()> {
         let Some(meta) = present.filter(|meta| meta.is_file()) else { return Ok(()) };
         let other = self.refused_other_name(meta, &ours(by), Action::refuses);
         match other.map_err(|err| failed(path, &err))? {

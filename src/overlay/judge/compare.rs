@@ -116,9 +116,8 @@ impl Overlay {
         let source = std::cell::Cell::new(None);
         let is_gated = |path: &RelPath| {
             source.set(match self.action_on_content(path, FileKind::Regular, by) {
-                Action::Hold(found) => Some(found),
                 Action::GitConfig => comparison.is_risky_git_config(path).then_some(HoldSource::Sensitive),
-                Action::Auto | Action::Pass | Action::Deny | Action::Freeze => None,
+                action => action.gate(),
             });
             source.get().is_some()
         };
@@ -137,10 +136,8 @@ impl Overlay {
     fn judge_further_names(&self, job: &Job, comparison: &mut Comparison, kind: FileKind, by: &Writer) -> Result<()> {
         let thresholds = self.policy().settings.thresholds;
         for name in job.row.further_names() {
-            let mut reasons = Vec::new();
-            if let Action::Hold(source) = self.action_on_content(name, kind, by) {
-                reasons.push(source.reason());
-            }
+            let gate = self.action_on_content(name, kind, by).gate();
+            let mut reasons: Vec<Reason> = gate.into_iter().map(HoldSource::reason).collect();
             let is_new = !self.is_below(name)?;
             if is_new {
                 match self.anchor_side(name)? {
@@ -223,10 +220,12 @@ impl Overlay {
         let kind = comparison.new.kind.or(comparison.old.kind).unwrap_or(FileKind::Regular);
         self.judge_further_names(job, &mut comparison, kind, by)?;
         match self.action_on_content(&comparison.path, kind, by) {
-            Action::Hold(source) => comparison.add(source.reason()),
+            action @ (Action::Hold(_) | Action::Deny | Action::Freeze) => {
+                action.gate().into_iter().for_each(|source| comparison.add(source.reason()));
+            }
             // It was renamed, while open, to where nothing is judged: it has nothing to wait for.
             Action::Pass if !self.is_judged_by_other_name(job, &comparison) => return Ok(comparison),
-            action @ (Action::Auto | Action::Pass | Action::GitConfig | Action::Deny | Action::Freeze) => {
+            action @ (Action::Auto | Action::Pass | Action::GitConfig) => {
                 let source = self.gated_by_other_name(job, &comparison, by);
                 comparison.reasons.extend(source.map(|source| source.reason()));
                 if action == Action::GitConfig {

@@ -9,7 +9,7 @@ use crate::model::{ChangeId, RelPath};
 use crate::overlay::judge::side::Side;
 use crate::overlay::{Error, Overlay, Result};
 use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, Outcome, refused_at};
-use crate::store::{self, Below, Kept, Landed, UpperRow, What};
+use crate::store::{self, Below, Kept, Landed, UpperRow, What, Writer};
 use crate::sys::file::Meta;
 use crate::sys::tree::is_absent;
 
@@ -91,7 +91,11 @@ impl Overlay {
         }
         let (dirs, files): (Vec<&Taken>, Vec<&Taken>) = taken.iter().partition(|change| change.row.removes_dir());
         let refused = |change: &Taken, err: &ErrorBody| self.record_failure(change, err, &how.review);
-        dirs.iter().try_for_each(|dir| self.check_emptied(dir, taken).inspect_err(|err| refused(dir, err)))?;
+        let check_dir = |dir: &&Taken| {
+            self.check_may_land(dir.row.path(), &how.review.by)?;
+            self.check_emptied(dir, taken)
+        };
+        dirs.iter().try_for_each(|dir| check_dir(dir).inspect_err(|err| refused(dir, err)))?;
         let landable = |change| self.landable(change, taken, how).inspect_err(|err| refused(change, err));
         let mut landables = files.into_iter().map(landable).collect::<Reviewed<Vec<Landable>>>()?;
         // The replacement of a directory comes before the deletions inside it, and a new directory before what is in it.
@@ -126,6 +130,7 @@ impl Overlay {
         let mut new = self.row_side(&change.row).map_err(fault)?;
         self.check_as_reviewed(change, &mut new)?;
         let mut present = self.present_side(path).map_err(fault)?;
+        self.check_rules(&change.row, present.meta.as_ref(), &how.review.by)?;
         let base = self.base_over(&change.row.base, present.meta.as_ref());
         let row = UpperRow { base, ..change.row.clone() };
         let taken = Taken { row, held: change.held.clone(), open: change.open.clone(), version: change.version };
@@ -150,6 +155,15 @@ impl Overlay {
             false => (self.merged(change, &mut new, &mut present, how.merging)?, Done::Merged),
         };
         Ok(Landable { taken, new, present: present.closed(), done, backup: None })
+    }
+
+    /// Rules hold for a confirm as for an undo: they may be younger than the change.
+    pub(super) fn check_rules(&self, row: &UpperRow, present: Option<&Meta>, by: &Writer) -> Reviewed<()> {
+        row.names.iter().try_for_each(|name| self.check_may_land(name, by))?;
+        match row.base.is_shared() {
+            true => self.check_may_rewrite(row.path(), present, by),
+            false => Ok(()),
+        }
     }
 
     /// An id names exact content: what lands is what was reviewed, or nothing (SPEC §8).

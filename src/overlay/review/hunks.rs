@@ -158,6 +158,7 @@ impl Overlay {
         let path = change.row.path();
         let fault = |err: Error| failed(path, &err);
         let mut present = self.present_side(path).map_err(fault)?;
+        self.check_rules(&change.row, present.meta.as_ref(), &how.review.by)?;
         if !self.is_as_based(&change.row, &mut present).map_err(fault)? {
             let why = format!("changed below since {} was based on it: take the change as a whole", change.held.id);
             return Err(refused_at(path, ErrorCode::Conflict, &why));

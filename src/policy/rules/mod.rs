@@ -46,6 +46,16 @@ impl Action {
     pub fn refuses(self) -> bool {
         matches!(self, Self::Deny | Self::Freeze)
     }
+
+    /// What holds a change that is there already, whatever its content. A rule that refuses writes may be younger than
+    /// the open.
+    pub fn gate(self) -> Option<HoldSource> {
+        match self {
+            Self::Hold(source) => Some(source),
+            Self::Deny | Self::Freeze => Some(HoldSource::Rule),
+            Self::Auto | Self::Pass | Self::GitConfig => None,
+        }
+    }
 }
 
 /// Where a hold comes from.
