@@ -66,7 +66,7 @@ fn code_of(unpatched: &Unpatched) -> ErrorCode {
 }
 
 fn anchored(hunk: &PatchHunk) -> Anchored<'_> {
-    let PatchHunk { left, old, right, new, matches } = hunk;
+    let PatchHunk { left, old, right, new, matches, whole_lines } = hunk;
     let [left, old, right, new] = [left, old, right, new].map(|text| text.as_bytes());
-    Anchored { left, old, right, new, matches: *matches as usize }
+    Anchored { left, old, right, new, matches: *matches as usize, whole_lines: *whole_lines }
 }

@@ -14,6 +14,8 @@ pub struct Anchored<'a> {
     pub right: &'a [u8],
     pub new: &'a [u8],
     pub matches: usize,
+    /// It matches only where a line begins.
+    pub whole_lines: bool,
 }
 
 /// Why a patch was refused. Hunks are numbered from 1; `near` is for people.
@@ -84,7 +86,9 @@ fn find<'a>(content: &[u8], hunk: &Anchored<'a>, number: usize) -> Result<Vec<Pl
         return Err(Unpatched::NoAnchor { hunk: number });
     }
     let counted_max = hunk.matches.saturating_add(COUNTED_BEYOND);
-    let found = occurrences(content, &anchor, counted_max);
+    let found = occurrences(content, &anchor);
+    let begins_line = |at: usize| at == 0 || content[at - 1] == b'\n';
+    let found: Vec<usize> = found.filter(|at| !hunk.whole_lines || begins_line(*at)).take(counted_max).collect();
     if found.is_empty() {
         return Err(Unpatched::Nowhere { hunk: number, near: nearby(content, hunk, &anchor) });
     }
@@ -101,23 +105,20 @@ fn find<'a>(content: &[u8], hunk: &Anchored<'a>, number: usize) -> Result<Vec<Pl
 }
 
 /// Returns where `anchor` begins. Overlapping occurrences count too: each may be the place that was meant.
-fn occurrences(content: &[u8], anchor: &[u8], max: usize) -> Vec<usize> {
+fn occurrences(content: &[u8], anchor: &[u8]) -> impl Iterator<Item = usize> {
     let finder = memmem::Finder::new(anchor);
-    let mut found = Vec::new();
     let mut from = 0;
-    while found.len() < max
-        && let Some(at) = finder.find(&content[from..])
-    {
-        found.push(from + at);
-        from += at + 1;
-    }
-    found
+    std::iter::from_fn(move || {
+        let at = from + finder.find(&content[from..])?;
+        from = at + 1;
+        Some(at)
+    })
 }
 
 /// Shows what may have been meant by an anchor that matches nowhere.
 fn nearby(content: &[u8], hunk: &Anchored, anchor: &[u8]) -> String {
     if !hunk.old.is_empty() && hunk.old.len() < anchor.len() {
-        let bare = occurrences(content, hunk.old, EXCERPTS_MAX);
+        let bare: Vec<usize> = occurrences(content, hunk.old).take(EXCERPTS_MAX).collect();
         if !bare.is_empty() {
             return excerpts(content, "the old text is here, in other surroundings", &bare, hunk.old.len());
         }

@@ -54,6 +54,9 @@ pub struct PatchHunk {
     /// The exact number of places.
     #[serde(default = "once", skip_serializing_if = "is_once")]
     pub matches: u32,
+    /// It matches only where a line begins.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub whole_lines: bool,
 }
 
 fn once() -> u32 {

@@ -15,7 +15,7 @@
 //! >>>>>>> END
 //! ```
 //!
-//! Sections are whole lines, taken byte for byte with their line ends; `LEFT` and `RIGHT` may be absent. `HUNK 3` applies
+//! Sections are whole lines, taken byte for byte with their line ends, and match whole lines; `LEFT` and `RIGHT` may be absent. `HUNK 3` applies
 //! to exactly three places. A line that looks like a marker cannot be content: such a patch is written as JSON.
 
 use super::patch::{FilePatch, PATCH_MATCHES_MAX, PatchHunk};
@@ -92,7 +92,7 @@ impl<'a> Reader<'a> {
             Some(END) => self.at += 1,
             _ => return Err(self.expected("`>>>>>>> END`")),
         }
-        Ok(PatchHunk { left, old, right, new, matches })
+        Ok(PatchHunk { left, old, right, new, matches, whole_lines: true })
     }
 
     fn places(&self, count: &str) -> Result<u32, NotBlocks> {

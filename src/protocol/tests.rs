@@ -511,10 +511,10 @@ fn times_have_three_digits_of_a_second_and_sort_as_text() {
 /// Both forms of one patch.
 const PATCH: &str = r#"{"files":[
     {"path":"src/a.rs","base_sha256":"2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae",
-     "hunks":[{"left":"fn one() {\n","old":"    call(1);\n","new":"    call(2);\n","right":"}\n"},
-              {"old":"x\n","new":"","matches":3}]},
+     "hunks":[{"left":"fn one() {\n","old":"    call(1);\n","new":"    call(2);\n","right":"}\n","whole_lines":true},
+              {"old":"x\n","new":"","matches":3,"whole_lines":true}]},
     {"path":"b","base_sha256":"fcde2b2edba56bf408601fb721fe9b5c338d10ee429ea04fae5511b68fbf8fb9",
-     "hunks":[{"left":"l\n","new":"n\n"}]}]}"#;
+     "hunks":[{"left":"l\n","new":"n\n","whole_lines":true}]}]}"#;
 const BLOCKS: &str = "
 FILE src/a.rs
 BASE_SHA256 2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae
@@ -614,7 +614,7 @@ fn the_schema_of_a_patch_is_what_is_accepted() {
     let hunk = &file["properties"]["hunks"]["items"];
     let names = |object: &serde_json::Value| object.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(&file["properties"]), ["base_sha256", "hunks", "path", "path_b64"]);
-    assert_eq!(names(&hunk["properties"]), ["left", "matches", "new", "old", "right"]);
+    assert_eq!(names(&hunk["properties"]), ["left", "matches", "new", "old", "right", "whole_lines"]);
     assert_eq!(file["required"], json!(["path", "base_sha256", "hunks"]));
     assert_eq!(schema["properties"]["files"]["maxItems"], PATCH_FILES_MAX);
     assert_eq!(file["properties"]["hunks"]["maxItems"], PATCH_HUNKS_MAX);

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 fn hunk<'a>(left: &'a str, old: &'a str, right: &'a str, new: &'a str) -> Anchored<'a> {
     let [left, old, right, new] = [left, old, right, new].map(str::as_bytes);
-    Anchored { left, old, right, new, matches: 1 }
+    Anchored { left, old, right, new, matches: 1, whole_lines: false }
 }
 
 #[test]
@@ -28,6 +28,17 @@ fn what_matches_exactly_is_replaced() {
         let done = apply_anchored(content.as_bytes(), &hunks);
         assert_eq!(done.map(|done| String::from_utf8(done).unwrap()), Ok(want.to_owned()), "{content:?} {hunks:?}");
     }
+}
+
+#[test]
+fn whole_lines_match_where_a_line_begins() {
+    let text = "call(1);\n    call(1);\n";
+    let lines = |old, new| Anchored { whole_lines: true, ..hunk("", old, "", new) };
+    let done = |hunk| apply_anchored(text.as_bytes(), &[hunk]).map(|done| String::from_utf8(done).unwrap());
+    assert_eq!(done(lines("call(1);\n", "call(2);\n")), Ok("call(2);\n    call(1);\n".to_owned()));
+    assert_eq!(done(lines("    call(1);\n", "call(2);\n")), Ok("call(1);\ncall(2);\n".to_owned()));
+    let refused = done(lines("  call(1);\n", "    call(2);\n")).unwrap_err();
+    assert!(refused.near().unwrap().starts_with("here it is but for white space, line 1:\n"), "{refused:?}");
 }
 
 #[test]
@@ -123,7 +134,7 @@ proptest! {
         let anchor = [left.clone(), old.clone(), right.clone()].concat();
         let places = naive(&content, &anchor);
         let apart = places.windows(2).all(|two| two[1] - two[0] >= old.len().max(1));
-        let hunk = Anchored { left: &left, old: &old, right: &right, new: &new, matches };
+        let hunk = Anchored { left: &left, old: &old, right: &right, new: &new, matches, whole_lines: false };
         let done = apply_anchored(&content, &[hunk]);
         if anchor.is_empty() || places.len() != matches || !apart {
             prop_assert!(done.is_err());
@@ -144,7 +155,7 @@ proptest! {
     ) {
         let hunks: Vec<_> = hunks
             .iter()
-            .map(|(left, old, right)| Anchored { left, old, right, new: old, matches: 1 })
+            .map(|(left, old, right)| Anchored { left, old, right, new: old, matches: 1, whole_lines: false })
             .collect();
         if let Ok(done) = apply_anchored(&content, &hunks) {
             prop_assert_eq!(done, content);
