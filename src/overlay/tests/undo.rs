@@ -1420,3 +1420,23 @@ fn operations_before_a_removal_are_undone_once_that_is() {
         assert_eq!((bench.lower("a"), bench.lower("b"), bench.mode("a")), (Some(lines(5)), None, 0o644));
     }
 }
+
+#[test]
+fn what_was_held_in_the_place_of_a_directory_comes_and_goes_as_often_as_somebody_wants() {
+    let mut bench = Bench::new();
+    std::fs::create_dir(bench.lower_path("e")).unwrap();
+    bench.remove_dir("e");
+    bench.save("e", "one\n");
+    let (id, is_dir) = (bench.only_id(), |bench: &Bench| bench.lower_path("e").is_dir());
+    let mut operation = bench.held()[0].held.as_ref().unwrap().operation.unwrap();
+    for round in 0..2 {
+        bench.view().undo(operation, &UndoHow::default()).unwrap();
+        assert_eq!((bench.held().len(), is_dir(&bench)), (0, true), "{round}");
+        bench.undo_latest();
+        assert_eq!((bench.only_id(), is_dir(&bench)), (id.clone(), false), "{round}");
+        operation = bench.latest().id;
+    }
+    bench.remount();
+    bench.confirm_all();
+    assert_eq!(bench.lower("e").as_deref(), Some("one\n"));
+}

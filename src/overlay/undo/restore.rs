@@ -579,6 +579,10 @@ impl Plan<'_> {
 
     /// What is going to be at a path, if the plan changes it.
     pub fn coming(&self, path: &RelPath) -> Option<Coming> {
+        let mut removed = self.dirs_removed.iter().copied().chain(self.specials_removed.iter().map(|(path, _)| *path));
+        if removed.any(|removed| removed == path) {
+            return Some(Coming { exists: false, content: None, looks: None });
+        }
         let file = self.files.iter().find(|file| file.path == path)?;
         let wanted = file.reversal.wanted.filter(|_| !file.merged);
         let looks = wanted.map(|wanted| (wanted.size, wanted.mtime));
