@@ -50,6 +50,8 @@ pub fn render(reply: &MeterReply, text: &mut Text) {
 
 fn render_counts(counts: &MeterCounts, text: &mut Text) {
     let MeterCounts { reads, bytes_asked, bytes_returned, saved } = *counts;
-    let reads = plural(reads, "read");
-    text.put(format!("  {reads:<10}  {} of {}, {} saved\n", size(bytes_returned), size(bytes_asked), percent(saved)));
+    let (reads, share) = (plural(reads, "read"), percent(saved.abs()));
+    // Of short answers the frame is longer than what it spares.
+    let share = if saved < 0.0 { format!("{share} more") } else { format!("{share} saved") };
+    text.put(format!("  {reads:<10}  {} of {}, {share}\n", size(bytes_returned), size(bytes_asked)));
 }

@@ -27,10 +27,10 @@ pub struct Arguments {
 #[derive(clap::Args, Clone, Debug, PartialEq, Default)]
 pub struct SettingFlags {
     /// Changes of at most so many lines land
-    #[arg(long, value_name = "LINES", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    #[arg(long, value_name = "LINES", value_parser = count)]
     pub floor: Option<u32>,
     /// Changes of at least so many lines are held
-    #[arg(long, value_name = "LINES", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    #[arg(long, value_name = "LINES", value_parser = count)]
     pub ceil: Option<u32>,
     /// Changes of more than this share of the file are held
     #[arg(long, value_parser = ratio)]
@@ -42,7 +42,7 @@ pub struct SettingFlags {
     #[arg(long, value_name = "TIME|session", value_parser = window)]
     pub window: Option<String>,
     /// Paths that a process and its children, in a run all of it, may rewrite or delete within 2 s
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count)]
     pub burst: Option<u32>,
     /// Who may confirm, discard and undo
     #[arg(long)]
@@ -117,6 +117,11 @@ pub(super) fn typed(arguments: Arguments, desk: &Desk) -> Result<MountArgs, Fail
         options: mount_start::words_of(&arguments.options),
         settings,
     })
+}
+
+/// Of lines or of paths: the same are allowed.
+fn count(text: &str) -> Result<u32, String> {
+    text.parse().ok().filter(|count| *count <= 1_000_000).ok_or_else(|| must_be(Key::Floor))
 }
 
 fn ratio(text: &str) -> Result<f64, String> {

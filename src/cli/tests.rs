@@ -269,7 +269,7 @@ fn an_error_comes_with_its_hunks_and_with_what_to_do() {
     let style = style(Paint::Plain, Bytes::Escaped);
     assert_eq!(
         rendered(&conflict, &style),
-        "fettlefs: src/a.rs\\n was edited\n@@ -1 +1 @@\n-a\n+b\n  To land it anyway, keeping the other as a backup: confirm it with --force\n"
+        "fettlefs: src/a.rs\\n was edited\n@@ -1 +1 @@\n-a\n+b\n  To land it anyway, keeping what it replaces as a backup: confirm it with --force\n"
     );
 }
 

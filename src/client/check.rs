@@ -20,7 +20,7 @@ pub struct Check {
     directory: PathBuf,
     /// What was held when the check began.
     pub begun: CheckReply,
-    /// The command as a person would type it, approximately.
+    /// The command as a person would type it.
     pub words: String,
 }
 
@@ -149,6 +149,26 @@ fn other_answer() -> ErrorBody {
 }
 
 fn words_of(command: &[OsString]) -> String {
-    let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
+    let words: Vec<_> = command.iter().map(|word| quoted(&word.to_string_lossy())).collect();
     words.join(" ")
+}
+
+/// As a shell takes it for one word.
+fn quoted(word: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"%+,-./:=@_".contains(&byte);
+    match !word.is_empty() && word.bytes().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_told_as_a_shell_takes_it() {
+        let command = ["make", "-j2", "a b", "", "it's", "$HOME"].map(OsString::from);
+        assert_eq!(words_of(&command), r"make -j2 'a b' '' 'it'\''s' '$HOME'");
+    }
 }

@@ -469,7 +469,7 @@ fn refused_by_rule(path: &RelPath, name: &RelPath) -> ErrorBody {
 pub(super) fn check_is_file(path: &RelPath, present: &Side) -> Reviewed<()> {
     match present.kind.is_none_or(FileKind::has_content) {
         true => Ok(()),
-        false => Err(refused_at(path, ErrorCode::Conflict, "it is not a file any more")),
+        false => Err(refused_at(path, ErrorCode::Conflict, "what is there now is no file")),
     }
 }
 

@@ -106,7 +106,7 @@ impl ErrorBody {
             }
             (ErrorCode::Expired, None, _) => Some("To look again: fettlefs diff; to go on without: --renew".to_owned()),
             (ErrorCode::Conflict, Some(_), _) => {
-                Some("To land it anyway, keeping the other as a backup: confirm it with --force".to_owned())
+                Some("To land it anyway, keeping what it replaces as a backup: confirm it with --force".to_owned())
             }
             // A refusal that is about no single change is about the whole project.
             (ErrorCode::Busy, _, _) if self.id.is_some() || self.path.is_some() => {

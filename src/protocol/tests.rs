@@ -321,7 +321,7 @@ fn an_error_says_what_can_be_done_where_something_can() {
         (superseded, Some("To see what it became: fettlefs diff 99aa00bb")),
         (
             of(ErrorCode::Conflict).about("a1b2"),
-            Some("To land it anyway, keeping the other as a backup: confirm it with --force"),
+            Some("To land it anyway, keeping what it replaces as a backup: confirm it with --force"),
         ),
         (at_path, Some("To wait for the writer: fettlefs flush --wait")),
         (of(ErrorCode::Busy).about("a1b2"), Some("To wait for the writer: fettlefs flush --wait")),

@@ -146,9 +146,10 @@ fn a_directory_that_cannot_be_made_is_told_with_the_variable_that_names_it() {
 fn a_negative_number_is_refused_by_the_option_that_it_is_given_to() {
     let scratch = mounted_scratch!();
     for (words, range) in [
-        (["mount", "--floor", "-1"], "-1 is not in 0..=1000000"),
-        (["run", "--ceil", "-5"], "-5 is not in 0..=1000000"),
-        (["mount", "--burst", "-1"], "-1 is not in 0.."),
+        (["mount", "--floor", "-1"], "must be a whole number from 0 to 1000000"),
+        (["mount", "--floor", "x"], "must be a whole number from 0 to 1000000"),
+        (["run", "--ceil", "-5"], "must be a whole number from 0 to 1000000"),
+        (["mount", "--burst", "-1"], "must be a whole number from 0 to 1000000"),
         (["mount", "--ratio", "-0.5"], "from 0 to 1"),
         (["mount", "--ttl", "-1"], "must be 0 to 365d, in seconds or like 2s, 10m, 24h"),
         (["mount", "--window", "-1"], "must be \"session\", or 0 to 365d"),
@@ -284,9 +285,13 @@ fn settings_out_of_range_are_told_with_their_key_value_origin_and_range() {
     for (variable, value, message) in [
         ("FETTLE_WRITE_RATIO", "2", "FETTLE_WRITE_RATIO: ratio = \"2\": must be 0 to 1"),
         ("FETTLE_WRITE_RATIO", "NaN", "FETTLE_WRITE_RATIO: ratio = \"NaN\": must be 0 to 1"),
-        ("FETTLE_WRITE_FLOOR", "-1", "FETTLE_WRITE_FLOOR: floor = \"-1\": must be 0 to 1000000"),
-        ("FETTLE_WRITE_CEIL", "1000001", "FETTLE_WRITE_CEIL: ceil = \"1000001\": must be 0 to 1000000"),
-        ("FETTLE_WRITE_CEIL", "", "FETTLE_WRITE_CEIL: ceil = \"\": must be 0 to 1000000"),
+        ("FETTLE_WRITE_FLOOR", "-1", "FETTLE_WRITE_FLOOR: floor = \"-1\": must be a whole number from 0 to 1000000"),
+        (
+            "FETTLE_WRITE_CEIL",
+            "1000001",
+            "FETTLE_WRITE_CEIL: ceil = \"1000001\": must be a whole number from 0 to 1000000",
+        ),
+        ("FETTLE_WRITE_CEIL", "", "FETTLE_WRITE_CEIL: ceil = \"\": must be a whole number from 0 to 1000000"),
         ("FETTLE_WRITE_CEIL", "10", "floor = 10 (default) must be below ceil = 10 (FETTLE_WRITE_CEIL)"),
         (
             "FETTLE_WRITE_STAGE_TTL",
@@ -325,7 +330,7 @@ fn a_settings_file_is_refused_with_the_line_that_is_wrong() {
     let scratch = mounted_scratch!();
     for (text, status, message) in [
         ("floor = 5\nratio = 2\n", 2, ".fettle.toml:2: ratio = \"2\": must be 0 to 1"),
-        ("ceil = \"many\"\n", 2, ".fettle.toml:1: ceil = \"many\": must be 0 to 1000000"),
+        ("ceil = \"many\"\n", 2, ".fettle.toml:1: ceil = \"many\": must be a whole number from 0 to 1000000"),
         (
             "[[rule]]\nmatch = \"x\"\naction = \"wait\"\n",
             2,

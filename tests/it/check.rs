@@ -67,7 +67,7 @@ fn a_command_that_fails_gives_a_report_and_lands_nothing() {
     let script = "for n in $(seq 100); do echo line of output $n; done; echo the fault >&2; exit 3";
     let told = view.cli(&["check", "--confirm", "--", "sh", "-c", script]).exits(8);
     let text = &told.stdout;
-    assert!(text.starts_with(&format!("fettlefs: Failed sh -c {script} (status 3, ")), "{text}");
+    assert!(text.starts_with(&format!("fettlefs: Failed sh -c '{script}' (status 3, ")), "{text}");
     assert!(text.contains("  line of output 100\n  the fault\nHeld, and not in the project:\n"), "{text}");
     assert!(text.lines().count() < 50 && text.contains("src/a"), "{text}");
     assert_eq!(view.held().len(), 2);

@@ -21,6 +21,7 @@ pub fn check(bytes: &[u8]) {
                 right: hunk.right.as_bytes(),
                 new: hunk.new.as_bytes(),
                 matches: hunk.matches as usize,
+                whole_lines: hunk.whole_lines,
             })
             .collect();
         match apply_anchored(content, &hunks) {

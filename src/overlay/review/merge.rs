@@ -41,9 +41,10 @@ impl Overlay {
         present: &mut Side,
         merging: Merging,
     ) -> Reviewed<Side> {
-        let path = change.row.path();
+        let (path, is_there) = (change.row.path(), present.exists());
         let refuse = |detail: Option<String>| {
-            let message = format!("{path} was changed below since {} was based on it", change.held.id);
+            let what = if is_there { "changed" } else { "deleted" };
+            let message = format!("{path} was {what} below since {} was based on it", change.held.id);
             let error = ErrorBody::new(ErrorCode::Conflict, message).about(change.held.id.as_str()).at(path);
             ErrorBody { detail: detail.map(String::into_boxed_str), ..error }
         };

@@ -153,7 +153,12 @@ impl<'a> Source<'a> {
 
     fn refused(&self, err: &toml::de::Error) -> SettingsError {
         let at = self.at(err.span().map_or(0, |span| span.start));
-        SettingsError::File { at, what: err.message().replace('\n', " ") }
+        let what = match err.message() {
+            // The only array of tables.
+            "invalid type: map, expected a sequence" => "a rule begins with `[[rule]]`, in double brackets".to_owned(),
+            message => message.replace('\n', " "),
+        };
+        SettingsError::File { at, what }
     }
 
     fn rule(&self, rule: &Spanned<Object<RuleToml>>) -> Result<Rule, SettingsError> {

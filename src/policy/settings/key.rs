@@ -27,7 +27,7 @@ pub enum Key {
     LimitOpen,
 }
 
-const LINES: &str = "0 to 1000000";
+const LINES: &str = "a whole number from 0 to 1000000";
 const SWITCH: &str = "true or false";
 const SIZE: &str = "a size in bytes or like 16MiB, 1GiB";
 const TIME: &str = "0 to 365d, in seconds or like 2s, 10m, 24h";

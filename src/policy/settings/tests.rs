@@ -84,9 +84,10 @@ fn values_may_be_written_in_several_ways() {
 #[test]
 fn what_a_file_may_not_say_is_named_with_its_line() {
     for (text, want) in [
-        ("\nfloor = -1", ".fettle.toml:2: floor = \"-1\": must be 0 to 1000000"),
-        ("ceil = 1000001", ".fettle.toml:1: ceil = \"1000001\": must be 0 to 1000000"),
-        ("ceil = 1.5", ".fettle.toml:1: ceil = \"1.5\": must be 0 to 1000000"),
+        ("floor = 1\n[rule]\nmatch = 'a'", ".fettle.toml:2: a rule begins with `[[rule]]`, in double brackets"),
+        ("\nfloor = -1", ".fettle.toml:2: floor = \"-1\": must be a whole number from 0 to 1000000"),
+        ("ceil = 1000001", ".fettle.toml:1: ceil = \"1000001\": must be a whole number from 0 to 1000000"),
+        ("ceil = 1.5", ".fettle.toml:1: ceil = \"1.5\": must be a whole number from 0 to 1000000"),
         ("ratio = 1.01", ".fettle.toml:1: ratio = \"1.01\": must be 0 to 1"),
         ("ratio = nan", ".fettle.toml:1: ratio = \"nan\": must be 0 to 1"),
         ("ttl = \"10 minutes\"", ".fettle.toml:1: ttl = \"10 minutes\": must be 0 to 365d"),

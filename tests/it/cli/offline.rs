@@ -134,7 +134,7 @@ fn broken_settings_keep_nobody_from_what_is_held_and_nothing_lands_by_them() {
     let want = "\
 $ status
 fettlefs: [project] is not mounted; 2 held
-note: only what is built in is in force: .fettle.toml:1: ceil = \"many\": must be 0 to 1000000
+note: only what is built in is in force: .fettle.toml:1: ceil = \"many\": must be a whole number from 0 to 1000000
 
 Held for review:
   [id1]  src/a.rs  +3 -3  200%  size  [age]
@@ -145,13 +145,13 @@ Held for review:
   fettlefs discard ID         drop it from the view
 => 0
 $ confirm src/a.rs
-! fettlefs: confirm needs the rules, and they cannot be read: .fettle.toml:1: ceil = \"many\": must be 0 to 1000000
+! fettlefs: confirm needs the rules, and they cannot be read: .fettle.toml:1: ceil = \"many\": must be a whole number from 0 to 1000000
 => 2
 $ rollback notes.txt
-! fettlefs: rollback needs the rules, and they cannot be read: .fettle.toml:1: ceil = \"many\": must be 0 to 1000000
+! fettlefs: rollback needs the rules, and they cannot be read: .fettle.toml:1: ceil = \"many\": must be a whole number from 0 to 1000000
 => 2
 $ reload
-! fettlefs: reload needs the rules, and they cannot be read: .fettle.toml:1: ceil = \"many\": must be 0 to 1000000
+! fettlefs: reload needs the rules, and they cannot be read: .fettle.toml:1: ceil = \"many\": must be a whole number from 0 to 1000000
 => 2
 $ discard src/b.rs
 fettlefs: Discarded src/b.rs (id [id2])

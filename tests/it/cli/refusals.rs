@@ -306,10 +306,14 @@ fn a_clash_with_an_edit_outside_is_refused_with_its_hunks_and_force_keeps_the_ot
     assert_eq!(
         words,
         format!(
-            "fettlefs: {message}\n{hunks}  To land it anyway, keeping the other as a backup: confirm it with --force\n"
+            "fettlefs: {message}\n{hunks}  To land it anyway, keeping what it replaces as a backup: confirm it with --force\n"
         )
     );
     assert_eq!((scratch.read("c.txt").as_str(), view.read("c.txt").as_str()), ("one\nzwei\nthree\n", NEW));
+    std::fs::remove_file(scratch.project().join("c.txt")).expect("removed below");
+    let deleted = view.cli(&["confirm", "c.txt"]).exits(5).stderr;
+    assert!(deleted.contains(&message.replace("changed", "deleted")), "{deleted}");
+    scratch.write("c.txt", "one\nzwei\nthree\n");
     let done = view.cli(&["confirm", &id, "--force", "--json"]).ok().json();
     let backup = done["outcomes"][0]["backup"].as_str().expect("the other content is kept").to_owned();
     assert_eq!(view.read(format!(".fettle/backups/{backup}")), "one\nzwei\nthree\n");

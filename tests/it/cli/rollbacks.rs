@@ -129,7 +129,7 @@ $ rollback notes.txt --to ../elsewhere
 ! fettlefs: ../elsewhere is outside the project [project]
 => 4
 $ rollback notes.txt --to src
-! fettlefs: src: it is not a file any more
+! fettlefs: src: what is there now is no file
 => 5
 $ rollback nothing
 ! fettlefs: no backup is called nothing, or of such a path
