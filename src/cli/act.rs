@@ -51,10 +51,11 @@ impl Act {
     }
 
     /// The answer when there is nothing to act on.
-    fn nothing(self) -> Reply {
+    fn nothing(self, chosen: &Chosen) -> Reply {
+        let acted = Acted { dry_run: chosen.dry_run, ..Acted::default() };
         match self {
-            Self::Confirm => Reply::Confirm(Acted::default()),
-            Self::Discard => Reply::Discard(Acted::default()),
+            Self::Confirm => Reply::Confirm(acted),
+            Self::Discard => Reply::Discard(acted),
         }
     }
 }
@@ -75,7 +76,7 @@ pub fn act(chosen: &Chosen, request: Request, act: Act, desk: &Desk) -> Result<E
     let (targets, all) = match chosen.all {
         false => (targets(&client, &chosen.targets)?, false),
         true => match agreed(chosen, act, &mut client, desk)? {
-            All::Nothing => return print(act.nothing(), desk),
+            All::Nothing => return print(act.nothing(chosen), desk),
             All::Whatever => (Vec::new(), true),
             All::Counted(targets) => (targets, false),
         },

@@ -245,7 +245,7 @@ fn unmount(request: &Request, asker: &Asker, project: &Project) -> Result<Reply>
     let held_count = held.len() as u64;
     // After the unmount nobody is left to ask for the next page.
     let held = page(held, 0, None).entries;
-    let notices = removed.told.into_iter().chain(not_waited_for(request, project)).collect();
+    let notices = removed.told.into_iter().chain(unjudged_told(request, project)).collect();
     if request.force && !request.dry_run {
         project.overlay.leave_judgings();
     }
@@ -282,14 +282,19 @@ fn wait_for_writers(request: &Request, project: &Project) -> Result<()> {
     }
 }
 
-/// Returns a notice for each file whose writer is not waited for, and which is therefore not held yet.
-fn not_waited_for(request: &Request, project: &Project) -> Vec<String> {
-    let unjudged = if request.force { project.overlay.unjudged() } else { Vec::new() };
+/// Returns a notice for each file whose writer is not waited for, and which is therefore not held yet; or, where nothing
+/// is done, whose writer would be.
+fn unjudged_told(request: &Request, project: &Project) -> Vec<String> {
+    let (what, of_more) = match (request.force, request.dry_run) {
+        (true, _) => ("it will be held as interrupted", "so will"),
+        (false, true) => ("the unmount waits for it", "and for"),
+        (false, false) => return Vec::new(),
+    };
+    let unjudged = project.overlay.unjudged();
     let told = unjudged.iter().take(UNJUDGED_TOLD_MAX);
     let more = unjudged.len().saturating_sub(UNJUDGED_TOLD_MAX);
-    let held = "it will be held as interrupted";
-    let mut notices: Vec<String> = told.map(|writer| format!("{}: {held}", still_writing(writer))).collect();
-    notices.extend((more > 0).then(|| format!("so will {more} more")));
+    let mut notices: Vec<String> = told.map(|writer| format!("{}: {what}", still_writing(writer))).collect();
+    notices.extend((more > 0).then(|| format!("{of_more} {more} more")));
     notices
 }
 

@@ -18,6 +18,8 @@ pub mod terminal;
 mod trust;
 mod undo;
 
+use std::io::Write;
+
 use crate::harness::{Mounting, Output, Scratch, View, mounted_scratch, normalise};
 
 /// What was printed, in one text, with everything named that differs from run to run.
@@ -531,6 +533,24 @@ fn a_dry_run_changes_nothing() {
         assert!(json["dry_run"] == true || json["op"] == "reload", "{arguments:?}: {json}");
         assert_eq!(state(), before, "{arguments:?} changed something");
     }
+}
+
+#[test]
+fn a_dry_run_says_that_it_is_one_where_nothing_is_held_and_who_keeps_an_unmount_waiting() {
+    let scratch = mounted_scratch!();
+    let view = small(&scratch).start();
+    for act in ["confirm", "discard"] {
+        let planned = view.cli(&[act, "--all", "--yes", "--dry-run", "--json"]).ok().json();
+        assert_eq!(planned["dry_run"], true, "{planned}");
+    }
+    let mut writer = std::fs::File::create(view.path("new")).expect("a new file");
+    writer.write_all(b"new\n").expect("written");
+    let planned = view.cli(&["unmount", "--dry-run", "--json"]).ok().json();
+    let notice = planned["notices"][0].as_str().expect("a notice");
+    assert!(notice.ends_with(" is still writing new: the unmount waits for it"), "{notice}");
+    drop(writer);
+    let planned = view.cli(&["unmount", "--dry-run", "--json"]).ok().json();
+    assert_eq!(planned["notices"], serde_json::json!([]));
 }
 
 #[test]

@@ -167,6 +167,7 @@ impl Overlay {
         let ids = self.with_emptied_stand_ins(self.with_hidden_parents(ids));
         // Open descriptors go on working, and their next close is judged anew (SPEC §8).
         let reviewing = self.take_all(&ids, Writers::LeftAlone)?;
+        self.check_nothing_left_inside(&reviewing.taken)?;
         let given_away = GivenAway { overlay: self, entries: Vec::new(), is_done: false };
         let outcomes = reviewing.taken.iter().map(|change| change.outcome(Done::Discarded)).collect();
         Ok(Dropping { given_away, reviewing, outcomes, kept: Vec::new(), shown: Vec::new() })

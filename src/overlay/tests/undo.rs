@@ -1440,3 +1440,24 @@ fn what_was_held_in_the_place_of_a_directory_comes_and_goes_as_often_as_somebody
     bench.confirm_all();
     assert_eq!(bench.lower("e").as_deref(), Some("one\n"));
 }
+
+#[test]
+fn what_would_be_refused_for_a_writer_in_a_held_directory_is_refused_when_it_is_only_planned() {
+    let bench = Bench::new();
+    bench.put("f", &lines(100));
+    bench.unlink("f");
+    bench.make_dir("f", 0o750);
+    let ids: Vec<ChangeId> = bench.held().into_iter().filter_map(|row| Some(row.held?.id)).collect();
+    bench.view().discard(&ids, &Review::default()).unwrap();
+    bench.undo_latest();
+    let undo = bench.latest();
+    let handle = bench.open_for_save("f/new");
+    bench.view().write(handle, 0, b"new\n").unwrap();
+    for dry_run in [true, false] {
+        let review = Review { dry_run, ..Review::default() };
+        let discarded = bench.view().discard(&ids, &review).unwrap_err();
+        let undone = bench.view().undo(undo.id, &UndoHow { review, ..UndoHow::default() }).unwrap_err();
+        assert_eq!((discarded.code, undone.code), (ErrorCode::Busy, ErrorCode::Busy), "{dry_run}");
+    }
+    bench.close(handle);
+}
