@@ -1461,3 +1461,22 @@ fn what_would_be_refused_for_a_writer_in_a_held_directory_is_refused_when_it_is_
     }
     bench.close(handle);
 }
+
+#[test]
+fn one_file_by_two_names_is_not_rolled_back_to_two_contents() {
+    let bench = Bench::new();
+    for path in ["a", "b"] {
+        bench.put(path, &lines(100));
+        bench.save(path, &changed(100, 2));
+    }
+    std::fs::remove_file(bench.lower_path("b")).unwrap();
+    std::fs::hard_link(bench.lower_path("a"), bench.lower_path("b")).unwrap();
+    let backups = bench.view().store().backups().unwrap();
+    assert_eq!(backups.len(), 2);
+    let how = RollbackHow { force: true, ..RollbackHow::default() };
+    let refusal = bench.view().rollback(&backups, &how).unwrap_err();
+    assert!(refusal.code == ErrorCode::BadRequest && refusal.message.contains("is another name of"), "{refusal:?}");
+    assert_eq!(bench.lower("a"), Some(changed(100, 2)));
+    bench.view().rollback(&backups[..1], &how).unwrap();
+    assert_eq!((bench.lower("a"), bench.lower("b")), (Some(lines(100)), Some(lines(100))));
+}

@@ -15,7 +15,7 @@ use crate::overlay::review::merge::edited_since;
 use crate::overlay::review::permits::Permits;
 use crate::overlay::review::{Review, Reviewed, check_not_ours, failed};
 use crate::overlay::{Error, Overlay, Result, State};
-use crate::protocol::{Action as Done, EventName, Note, Outcome};
+use crate::protocol::{Action as Done, ErrorCode, EventName, Note, Outcome, refused_at};
 use crate::store::{
     AnchorState, Backup, Base, Below, Durability, Effect, Epilogue, EventDraft, Kept, Known, Landed, Landing,
     PathEffect, Version,
@@ -62,6 +62,7 @@ impl Overlay {
         let landed = self.landed_unseen(asked.map(|backup| how.path_of(backup)))?;
         let rolling = backups.iter().map(|backup| self.check_rollback(backup, how, &landed));
         let mut rolling = rolling.collect::<Reviewed<Vec<Rolling<'_>>>>()?;
+        check_each_once(&rolling)?;
         let mut outcomes: Vec<Outcome> = rolling.iter().map(Rolling::outcome).collect();
         if how.review.dry_run {
             return Ok(outcomes);
@@ -271,6 +272,18 @@ impl Overlay {
         drop(claimed);
         self.settle_because(id, &held.writer.unwrap_or_default(), held.reasons).map(|_| ())
     }
+}
+
+/// All names of a file go back together: it cannot have two contents.
+fn check_each_once(rolling: &[Rolling<'_>]) -> Reviewed<()> {
+    let mut files = HashMap::new();
+    for Rolling { path, present, .. } in rolling {
+        if let Some(other) = present.meta.and_then(|meta| files.insert(meta.key(), path)) {
+            let why = format!("nothing was restored: it is another name of {other}. Roll back one of them");
+            return Err(refused_at(path, ErrorCode::BadRequest, &why));
+        }
+    }
+    Ok(())
 }
 
 /// What kind of file a rollback puts at its path.
