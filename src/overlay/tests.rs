@@ -52,6 +52,7 @@ mod symlinks;
 mod together;
 mod tracked;
 mod undo;
+mod unseen;
 mod watched;
 mod windows;
 

@@ -90,6 +90,14 @@ pub fn session(pid: u32) -> Option<u32> {
     u32::try_from(leader).ok()
 }
 
+/// True if a process is there, or its process group has members that have outlived it: the leader of a session may end
+/// before those it has started.
+pub fn has_session(leader: u32) -> bool {
+    let group = || rustix::process::Pid::from_raw(i32::try_from(leader).ok()?);
+    let is_there = |group| rustix::process::test_kill_process_group(group) != Err(rustix::io::Errno::SRCH);
+    session(leader).is_some() || group().is_some_and(is_there)
+}
+
 /// The name the kernel keeps (`comm`), at most 15 bytes; more for a thread of the kernel.
 pub fn name(pid: u32) -> Option<OsString> {
     known::ask(pid, Known::name)

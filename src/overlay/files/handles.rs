@@ -100,6 +100,8 @@ pub(in crate::overlay) struct Handle {
     pub access: Access,
     pub node: NodeId,
     pub opener: Writer,
+    /// The process tree of its opener, which may have ended by the release. Known if it may change what is judged.
+    pub tree: Option<u32>,
     /// The program that wrote through it since it was last judged.
     pub seen: Arc<Seen>,
     /// A permission program opened it. Found out at the open: by the close, that program may have ended.
@@ -531,6 +533,7 @@ impl Overlay {
             node,
             is_hooks: is_judged && self.is_hooks_own(&opener),
             opener,
+            tree: if is_judged { self.tree_of(caller.pid) } else { None },
             seen: Arc::new(seen),
             executes: flags.executes(),
             written: AtomicBool::new(false),

@@ -14,6 +14,7 @@ use crate::overlay::error::Context;
 use crate::overlay::judge::flush::WAIT_FOR_CLOSE;
 use crate::overlay::state::lookup::Origin;
 use crate::overlay::state::nodes::{NodeId, PartedOpen};
+use crate::overlay::who::sights::Sight;
 use crate::overlay::{Attributes, Caller, Entry, Error, Holds, Overlay, Result, State};
 use crate::policy::rules::Action;
 use crate::sys::OFlags;
@@ -35,6 +36,7 @@ pub(super) struct Look {
     origin: Origin,
     /// Lower's file, if the look opened it.
     pub file: Option<File>,
+    sight: Sight,
 }
 
 /// A regular file about to be made.
@@ -71,7 +73,7 @@ impl Overlay {
         if flags.truncates_unasked() {
             self.check_text_busy(node)?;
         }
-        let (path, open, below, epoch) = loop {
+        let (path, open, below, seen) = loop {
             let (path, action) = match self.path_for_open(node) {
                 Err(err) if err.code() == libc::ENOENT => return self.open_unlinked(node, flags, caller),
                 found => found?,
@@ -88,14 +90,14 @@ impl Overlay {
             if let Origin::Lower(meta) = &look.origin {
                 check(&path, (meta, &look))?;
             }
-            let (below, epoch) = (look.origin.stamp_below(), look.epoch);
+            let (below, seen) = (look.origin.stamp_below(), (look.sight, look.epoch));
             if let (Action::Pass, Origin::Lower(meta)) = (action, look.origin) {
                 if flags.may_change() && self.finds_judged_name(node, &meta)? {
                     continue;
                 }
                 match self.claim_passed(node, &path, (&meta, look.file), look.epoch, flags.access)? {
                     Claimed::Passed(passed) => return self.open_passed(node, passed, flags, caller, below),
-                    Claimed::Judged(open) => break (path, open, below, epoch),
+                    Claimed::Judged(open) => break (path, open, below, seen),
                     Claimed::MovedOn => continue,
                 }
             }
@@ -105,13 +107,13 @@ impl Overlay {
                 return Err(self.denied(&other, &self.doer(caller)));
             }
             if let Some(open) = self.claim_file(node, &path, look, flags.access)? {
-                break (path, open, below, epoch);
+                break (path, open, below, seen);
             }
         };
         let keep_cache = self.keep_cache(node, below);
-        let id = self.add_handle(node, Target::Judged(open.clone()), flags, caller, below);
+        let id = self.add_handle(node, Target::Judged(open.clone()), flags, caller, seen.0.below());
         let tree = self.tree_of(caller.pid);
-        self.state.lock().saw_opened(&path, &open, (below, epoch), tree);
+        self.state.lock().saw_opened(&path, &open, seen, tree);
         self.empty_at_open(id, &open, flags, caller)?;
         Ok(Opened { handle: id, keep_cache, handover: None })
     }
@@ -210,10 +212,14 @@ impl Overlay {
             }
             let has_others = state.nodes.has_several_paths(node);
             let is_there = state.is_to_be_opened(node, path, &origin);
+            let sight = state.shown(&origin);
             drop(state);
             // If another name of the node leads elsewhere by now, the kernel may have found it by that one.
-            if is_there && !(has_others && self.drop_lost_names(node, Some(path))?) {
-                return Ok(Some(Look { epoch, origin, file }));
+            if let Some(sight) = sight
+                && is_there
+                && !(has_others && self.drop_lost_names(node, Some(path))?)
+            {
+                return Ok(Some(Look { epoch, origin, file, sight }));
             }
             if has_others && !is_there {
                 self.leave_name(node, path)?;
@@ -316,7 +322,7 @@ impl Overlay {
         &self,
         node: NodeId,
         path: &RelPath,
-        Look { epoch, origin, file }: Look,
+        Look { epoch, origin, file, .. }: Look,
         access: Access,
     ) -> Result<Option<Arc<OpenFile>>> {
         if let Some(open) = self.state.lock().nodes.get(node)?.open() {

@@ -42,6 +42,7 @@ impl Overlay {
             epilogue.verdicts.extend(before.map(superseded));
         }
         let removal = self.promise_removal(job, &epilogue, actor)?;
+        let tree = self.tree_of_job(job, actor);
         let mut state = self.state.lock();
         if state.uppers.get(job.row.id).is_none_or(|upper| upper.row.names != job.row.names) {
             return Ok(Settled::Postponed);
@@ -56,6 +57,7 @@ impl Overlay {
             }
         };
         state.waits(job, row, &epilogue.save);
+        state.saw_held(job, comparison.new.meta.as_ref(), tree);
         if removed.is_some() {
             state.source_went(job);
         }

@@ -142,7 +142,7 @@ impl Overlay {
         let mut applied = promised.apply()?;
         enter(&mut state);
         state.know(anchors.clone());
-        let tree = self.tree_of(actor.pid);
+        let tree = self.tree_of_job(job, actor);
         let seen_of_source = state.seen_of_source(job, tree);
         if let Some((source, _)) = &job.takes_along
             && let Some(meta) = applied.meta_of(&comparison.path)
@@ -158,6 +158,9 @@ impl Overlay {
         applied.epilogue().note_window(state.windows.note_of_landed(&comparison.path));
         if let (true, Some(landed)) = (applied.has_raised(), applied.meta_of(&comparison.path)) {
             state.raised(job, &landed);
+        }
+        if let (Some(shown), Some(landed)) = (comparison.new.meta, applied.meta_of(&comparison.path)) {
+            state.nothing_missed(&comparison.path, &shown, &landed);
         }
         let seen = seen_of_source.or(applied.meta_of(&comparison.path).map(|meta| meta.stamp()));
         state.saw(&comparison.path, seen, tree);

@@ -97,7 +97,6 @@ impl Overlay {
         let Some(covered) = self.covered(id)? else { return Ok(None) };
         let Some([(ours, _ours), (theirs, _theirs)]) = self.claim_both([id, covered.by]) else { return Ok(None) };
         let Some(meta) = self.goes_back(&covered, &ours, &theirs)? else { return Ok(None) };
-        let waits = theirs.held.is_some();
         let ([ours, theirs], epilogue) = match self.name_left(&covered, &theirs)? {
             Some(name) => {
                 let (theirs, epilogue) = self.state.lock().unmade(covered.by, &covered.to, &name)?;
@@ -111,8 +110,7 @@ impl Overlay {
         // Both are saved, whatever the database knew of them until now.
         let save = vec![ours.clone(), theirs.clone()];
         let promised = landing.promise(Epilogue { save, anchors: anchors.clone(), ..epilogue })?;
-        // If a change waits for review under the other name, what was seen there keeps it waiting.
-        let tree = self.tree_of(actor.pid).filter(|_| !waits);
+        let tree = self.tree_of(actor.pid);
         let (applied, is_left) = {
             let mut state = self.state.lock();
             let applied = match promised.apply() {
@@ -125,10 +123,8 @@ impl Overlay {
             let is_left = theirs.held.is_none() && !state.is_unjudged(theirs.path());
             state.know(anchors);
             state.uncovered(&covered, [ours, theirs]);
-            if let Some(tree) = tree {
-                // The writer's own process tree emptied that name (SPEC §7).
-                state.saw(&covered.to, None, Some(tree));
-            }
+            // The writer's own process tree emptied that name (SPEC §7).
+            state.saw(&covered.to, None, tree);
             (applied, is_left)
         };
         applied.finish()?;

@@ -52,6 +52,8 @@ pub(super) struct NameMove<'a> {
     to: &'a End,
     /// What lower has at `from`.
     meta: Meta,
+    /// The process tree that renames; `None` if it is undone, or only goes to another of its names.
+    pub by: Option<u32>,
 }
 
 impl NameMove<'_> {
@@ -115,13 +117,15 @@ struct Relocated {
 impl Overlay {
     /// Renames an entry of lower to a name that was always free, or over one that has nothing to judge.
     pub(super) fn move_below(&self, from: &End, to: &End, caller: &Caller) -> Result<()> {
-        self.move_below_as(from, to, self.renamed_event(from, to, caller)).map(|_| ())
+        let by = self.tree_of(caller.pid);
+        self.move_below_as(from, to, self.renamed_event(from, to, caller), by).map(|_| ())
     }
 
-    fn move_below_as(&self, from: &End, to: &End, event: EventDraft) -> Result<Option<OperationId>> {
+    fn move_below_as(&self, from: &End, to: &End, event: EventDraft, by: Option<u32>) -> Result<Option<OperationId>> {
         let (renamed, operation) = {
             let mut state = self.state.lock();
             let one = self.name_move(from, Leaves::Path, to)?.ok_or(Error::Errno(libc::ENOENT))?;
+            let one = NameMove { by, ..one };
             let epilogue = Epilogue { events: vec![event], ..Epilogue::default() };
             self.land_move(&mut state, &one, epilogue, Vec::new())?
         };
@@ -135,12 +139,19 @@ impl Overlay {
         let row = self.state.lock().uppers.row(id).cloned().ok_or(Error::Errno(libc::ESTALE))?;
         let moves_below = self.below_of(&row, &from.path)?.is_some();
         let events = moves_below.then(|| self.renamed_event(from, to, caller));
-        self.move_upper_as(from, to, id, events.into_iter().collect()).map(|_| ())
+        self.move_upper_as(from, to, id, events.into_iter().collect(), self.tree_of(caller.pid)).map(|_| ())
     }
 
-    fn move_upper_as(&self, from: &End, to: &End, id: UpperId, events: Vec<EventDraft>) -> Result<Option<OperationId>> {
+    fn move_upper_as(
+        &self,
+        from: &End,
+        to: &End,
+        id: UpperId,
+        events: Vec<EventDraft>,
+        by: Option<u32>,
+    ) -> Result<Option<OperationId>> {
         let (_, claimed) = self.claim(id)?;
-        let (renamed, operation) = self.move_claimed(from, to, id, events)?;
+        let (renamed, operation) = self.move_claimed(from, to, id, events, by)?;
         drop(claimed);
         self.tell_renamed(to, renamed);
         // It may have landed just before, when our claim kept its entry from being evicted.
@@ -155,11 +166,12 @@ impl Overlay {
         to: &End,
         id: UpperId,
         events: Vec<EventDraft>,
+        by: Option<u32>,
     ) -> Result<(Renamed, Option<OperationId>)> {
         let mut state = self.state.lock();
         let row = state.uppers.row(id).cloned().ok_or(Error::Errno(libc::ESTALE))?;
         let meta = self.below_of(&row, &from.path)?;
-        let below = meta.map(|meta| NameMove { from, leaves: Leaves::Path, to, meta });
+        let below = meta.map(|meta| NameMove { from, leaves: Leaves::Path, to, meta, by });
         let (rows, epilogue) = state.renamed_rows(&[id], &[Move { from: &from.path, to: &to.path }])?;
         let epilogue = Epilogue { events, ..epilogue };
         match below {
@@ -167,6 +179,7 @@ impl Overlay {
             None => {
                 let operation = self.store.record_operation(&epilogue)?;
                 state.rows_changed(rows);
+                state.sights.moved(&[Move { from: &from.path, to: &to.path }], by, &[]);
                 Ok((state.renamed(from, to), operation))
             }
         }
@@ -208,6 +221,7 @@ impl Overlay {
         let applied = promised.apply().map_err(looked_at_too_early)?;
         state.know(anchors);
         state.recent_moved(&from.path, &to.path);
+        state.sights.moved(&[Move { from: &from.path, to: &to.path }], one.by, &[]);
         if let Some(after) = applied.meta_of(&to.path) {
             state.seen_renamed(&to.path, &meta.stamp(), &after.stamp());
         }
@@ -230,7 +244,7 @@ impl Overlay {
 
     /// Returns `None` if lower has nothing at `from`.
     pub(super) fn name_move<'a>(&self, from: &'a End, leaves: Leaves, to: &'a End) -> Result<Option<NameMove<'a>>> {
-        Ok(self.meta_below(&from.path)?.map(|meta| NameMove { from, leaves, to, meta }))
+        Ok(self.meta_below(&from.path)?.map(|meta| NameMove { from, leaves, to, meta, by: None }))
     }
 
     /// Exchanges two entries of lower that are not judged.
@@ -249,8 +263,8 @@ impl Overlay {
     ) -> Result<Option<OperationId>> {
         match (from.is_dir(), from.upper()) {
             (true, _) => self.relocate_back(&Moving { from, to, how: How::RenameDir { leaves } }, event),
-            (false, Some(id)) => self.move_upper_as(from, to, id, vec![event]),
-            (false, None) => self.move_below_as(from, to, event),
+            (false, Some(id)) => self.move_upper_as(from, to, id, vec![event], None),
+            (false, None) => self.move_below_as(from, to, event, None),
         }
     }
 
@@ -279,16 +293,23 @@ impl Overlay {
         };
         let arrivals = moving.moves().into_iter().map(|one| one.to);
         let unjudged = arrivals.filter(|to| self.action(to, FileKind::Directory) == Action::Pass).cloned().collect();
-        Ok(self.relocate(moving, Cargo { unjudged, ..Cargo::default() }, &[event])?.operation)
+        Ok(self.relocate(moving, Cargo { unjudged, ..Cargo::default() }, &[event], None)?.operation)
     }
 
     /// Returns lifted entries, which still have to be judged. Held changes below a directory come along under new ids.
     pub(super) fn relocate_told(&self, moving: &Moving<'_>, cargo: Cargo<'_>, caller: &Caller) -> Result<Vec<UpperId>> {
-        Ok(self.relocate(moving, cargo, &self.relocation_events(moving, caller))?.lifted)
+        let (events, by) = (self.relocation_events(moving, caller), self.tree_of(caller.pid));
+        Ok(self.relocate(moving, cargo, &events, by)?.lifted)
     }
 
     /// Renames in lower, and takes along the upper entries at and below both ends, and what is lifted into upper.
-    fn relocate(&self, moving: &Moving<'_>, cargo: Cargo<'_>, events: &[EventDraft]) -> Result<Relocated> {
+    fn relocate(
+        &self,
+        moving: &Moving<'_>,
+        cargo: Cargo<'_>,
+        events: &[EventDraft],
+        by: Option<u32>,
+    ) -> Result<Relocated> {
         let within = |state: &State| {
             let mut ids: Vec<UpperId> = moving.moves().iter().flat_map(|one| state.uppers.within(one.from)).collect();
             ids.sort();
@@ -306,7 +327,9 @@ impl Overlay {
                 drop(state);
                 continue;
             }
+            let gone: Vec<RelPath> = cargo.lifted.iter().map(|one| one.path.clone()).collect();
             let (renamed, relocated) = self.land_relocation(&mut state, moving, &now, cargo, events)?;
+            state.sights.moved(&moving.moves(), by, &gone);
             drop(state);
             drop(claimed);
             let arrivals: Vec<&RelPath> = moving.moves().iter().map(|one| one.to).collect();

@@ -239,8 +239,10 @@ impl Overlay {
             self.keep_replaced(to);
         }
         let renamed = self.move_file(from, to, caller);
-        if replaces && renamed.is_err() {
-            self.forget_replaced(to);
+        match &renamed {
+            Ok(()) => self.saw_free(&from.path, caller),
+            Err(_) if replaces => self.forget_replaced(to),
+            Err(_) => {}
         }
         renamed
     }

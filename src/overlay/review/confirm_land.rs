@@ -97,23 +97,27 @@ impl Overlay {
         self.apply_as_taken(promised, taken, |state, applied| {
             state.know(elsewhere);
             for (Landable { taken, new, present, done, .. }, content) in landables.iter().zip(contents) {
-                let path = taken.row.path();
                 let meta = state.confirmed(applied, &taken.row, present.meta.as_ref(), content);
                 match present.meta.filter(|_| has_others_edits(taken, new)) {
                     Some(before) => self.show_merged(state, &taken.row, before.stamp()),
-                    None => state.nothing_missed(&taken.row, meta.as_ref()),
-                }
-                if let (Done::Applied, Some(writer)) = (done, &taken.held.writer) {
-                    state.saw(path, meta.map(|meta| meta.stamp()), self.tree_of(writer.pid));
+                    None => self.nothing_missed(state, &taken.row, meta.as_ref()),
                 }
                 if let (Done::Applied, Some(shown), Some(below)) = (done, &new.meta, &meta) {
-                    state.nodes.keep_ctime(path, shown, below);
+                    state.nodes.keep_ctime(taken.row.path(), shown, below);
                 }
             }
             for dir in dirs {
                 state.uppers.remove(dir.row.id);
             }
         })
+    }
+
+    /// Lower now has, as `meta`, what the view already showed. A process that has seen that has missed nothing.
+    pub(super) fn nothing_missed(&self, state: &mut State, row: &UpperRow, meta: Option<&Meta>) {
+        let Some(meta) = meta else { return };
+        // Its own file may be lower's by now.
+        let showed = self.store.upper_meta(row.id).unwrap_or(*meta);
+        state.nothing_missed(row.path(), &showed, meta);
     }
 
     /// Makes the view show a merged landing: lower has the change with others' edits of what was there `before`, and
@@ -255,16 +259,6 @@ impl State {
             }
         }
         meta
-    }
-
-    /// Lower now has, as `meta`, what the view already showed. A process that saw the base of this change has missed
-    /// nothing.
-    pub(super) fn nothing_missed(&mut self, row: &UpperRow, meta: Option<&Meta>) {
-        let (Below::Entry { stamp, .. }, Some(meta)) = (row.base.below, meta) else { return };
-        let (path, after) = (row.path(), meta.stamp());
-        for name in [path.clone()].into_iter().chain(self.others_of(path, &stamp, &after)) {
-            self.sights.unchanged(&name, &stamp, &after);
-        }
     }
 
     /// Notes that we have put something new, with that content, at a path of lower in the place of what it had `before`.

@@ -188,7 +188,7 @@ impl Overlay {
             state.know(applied.epilogue().anchors.clone());
             if let Some(meta) = state.confirmed(applied, &change.row, present.meta.as_ref(), kept) {
                 rest.base.below = Below::of(Some(&meta));
-                state.nothing_missed(&change.row, Some(&meta));
+                self.nothing_missed(state, &change.row, Some(&meta));
             }
             applied.epilogue().save[0] = rest.clone();
             state.uppers.set_row(rest);

@@ -31,7 +31,6 @@ impl State {
     pub(in crate::overlay) fn forget_recent(&mut self, path: &RelPath) {
         self.seen.remove(path);
         self.forget_window(path);
-        self.sights.forget_within(path);
     }
 
     /// The next write to a path is no part of what was written there before.
@@ -107,15 +106,13 @@ impl State {
     pub(in crate::overlay) fn recent_moved(&mut self, from: &RelPath, to: &RelPath) {
         self.seen_moved(from, to);
         self.windows.moved(from, to);
-        self.sights.moved(&[Move { from, to }]);
     }
 
     /// The same for a file that has its first name again.
     pub(in crate::overlay) fn recent_put_back(&mut self, from: &RelPath, path: &RelPath) {
         self.seen_moved(from, path);
         self.windows.moved_back(from, path);
-        // What is left at the other name, if anything, is a copy of it.
-        self.sights.copied(from, path);
+        self.sights.moved(&[Move { from, to: path }], None, &[]);
     }
 
     /// A rename of ours has moved the ctime of what was seen or opened, and nothing else: the content needs no new look.
@@ -136,7 +133,6 @@ impl State {
     /// Directories were renamed: what was known a moment ago of the files in them goes along.
     pub(in crate::overlay) fn recent_moved_dirs(&mut self, moves: &[Move<'_>]) {
         self.windows.moved_dirs(moves);
-        self.sights.moved(moves);
         let moved: Vec<_> = self.seen.keys().filter_map(|path| Some((path.clone(), Move::all(moves, path)?))).collect();
         let seen: Vec<_> = moved.into_iter().filter_map(|(path, to)| Some((to, self.seen.remove(&path)?))).collect();
         self.seen.extend(seen);
