@@ -229,7 +229,7 @@ impl Overlay {
         if is_lost || self.is_stale(job, &comparison, actor)? {
             comparison.add(Reason::Stale);
         }
-        let exceeds_burst = !is_same && self.count_in_burst(&comparison, actor);
+        let exceeds_burst = !is_same && self.count_in_burst(&comparison, self.tree_of_job_or_itself(job, actor));
         if exceeds_burst && comparison.reasons.is_empty() {
             comparison.add(Reason::Burst);
         }

@@ -98,7 +98,7 @@ impl Overlay {
         let comparison = self.compare(job, by, *old, new, present)?;
         let lands = comparison.reasons.is_empty()
             && !self.is_stale(job, &comparison, by)?
-            && !self.count_in_burst(&comparison, by);
+            && !self.count_in_burst(&comparison, self.tree_or_itself(by));
         Ok(lands.then_some(comparison))
     }
 }

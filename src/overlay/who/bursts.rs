@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::model::{ChangeId, OperationId, RelPath};
+use crate::overlay::judge::claim::Job;
 use crate::overlay::judge::compare::Comparison;
 use crate::overlay::{Overlay, Result};
 use crate::store::{self, Gathered, Held, UpperId, UpperRow, Writer};
@@ -111,13 +112,13 @@ impl Bursts {
 }
 
 impl Overlay {
-    /// Counts a change as part of what its writer takes from the project in one go. Returns whether it exceeds the limit.
-    pub(in crate::overlay) fn count_in_burst(&self, comparison: &Comparison, by: &Writer) -> bool {
+    /// Counts a change as part of what a tree takes from the project in one go. Returns whether it exceeds the limit.
+    pub(in crate::overlay) fn count_in_burst(&self, comparison: &Comparison, tree: u32) -> bool {
         let takes = comparison.old.exists()
             && !comparison.is_back()
             && !self.is_fresh_as(&comparison.path, Some(&comparison.present));
         let limit = self.policy().settings.burst;
-        takes && self.bursts.count(self.tree_or_itself(by), &comparison.path, limit, Instant::now())
+        takes && self.bursts.count(tree, &comparison.path, limit, Instant::now())
     }
 
     /// Returns the burst that a change of `path` is part of. What the tree has done until now becomes part of it, too; if
@@ -178,8 +179,13 @@ impl Overlay {
     }
 
     /// Returns the tree of a writer. A process that has ended is a tree of its own.
-    pub(super) fn tree_or_itself(&self, by: &Writer) -> u32 {
+    pub(in crate::overlay) fn tree_or_itself(&self, by: &Writer) -> u32 {
         self.tree_of(by.pid).unwrap_or(by.pid)
+    }
+
+    /// The same for what is judged, perhaps at the release of what a process had open that has ended.
+    pub(in crate::overlay) fn tree_of_job_or_itself(&self, job: &Job, by: &Writer) -> u32 {
+        self.tree_of_job(job, by).unwrap_or(by.pid)
     }
 
     /// Returns the held changes of an operation.

@@ -264,7 +264,10 @@ impl Overlay {
     /// Returns what a change of `path` that is about to be recorded is part of. Not to be called under the lock of the
     /// state.
     pub(in crate::overlay) fn part_of(&self, path: &RelPath, by: &Writer, doing: Doing) -> Part {
-        let tree = self.tree_or_itself(by);
+        self.part_in_tree(self.tree_or_itself(by), path, by, doing)
+    }
+
+    fn part_in_tree(&self, tree: u32, path: &RelPath, by: &Writer, doing: Doing) -> Part {
         let part = |process, go, operation| Part {
             process,
             go,
@@ -296,7 +299,7 @@ impl Overlay {
         if let Some((source, _)) = &job.takes_along {
             self.goes.forget(process_of_writer(by), source);
         }
-        self.part_of(path, by, doing)
+        self.part_in_tree(self.tree_of_job_or_itself(job, by), path, by, doing)
     }
 
     /// Notes that a change is recorded; `became` is the operation that it was recorded as, if it was not part of one.

@@ -224,10 +224,7 @@ impl Overlay {
     /// The process tree whose change this is: that which has opened what is judged at a close or release, even if it has
     /// ended by then.
     pub(in crate::overlay) fn tree_of_job(&self, job: &Job, by: &Writer) -> Option<u32> {
-        match &job.through {
-            Some(handle) => handle.tree,
-            None => self.tree_of(by.pid),
-        }
+        job.through.as_ref().and_then(|handle| handle.tree).or_else(|| self.tree_of(by.pid))
     }
 
     /// Notes that a program which makes something at a free path, or has renamed what was there, was told that it is free:

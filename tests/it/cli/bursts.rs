@@ -188,3 +188,16 @@ fn what_became_another_since_an_operation_was_shown_is_not_confirmed_by_its_name
     outside(&["confirm", &operation]).ok();
     assert_eq!(std::fs::read_to_string(lower.join("e.txt")).expect("a file"), "three\n".repeat(5));
 }
+
+/// Each file is emptied by a process of its own, which has ended when that is judged.
+#[test]
+fn what_processes_that_have_ended_have_emptied_counts_for_the_tree_that_started_them() {
+    let scratch = mounted_scratch!();
+    let files: Vec<String> = (0..40).map(|number| format!("f{number}")).collect();
+    files.iter().for_each(|file| scratch.write(file, OLD));
+    let view = scratch.mounting().flag("--burst").flag("3").start();
+    view.sh("for file in f*; do dd status=none if=/dev/null of=$file & done; wait").ok();
+    view.cli(&["flush"]).ok();
+    let emptied = files.iter().filter(|file| scratch.read(file).is_empty());
+    assert_eq!((emptied.count(), view.held().len()), (3, 37));
+}
