@@ -110,9 +110,12 @@ daemons_left() {
     comm -13 <(sort <<<"$daemons_before") <(daemons_now | sort)
 }
 
-# What goes on beside the rest, with its output in $scratch/beside.log. It waits for disks most of the time.
+# What goes on beside the rest, with its output in $scratch/beside.log. It has one thread most of the time, or waits for
+# disks.
 go_beside() {
     set -e
+    say "cargo test --no-run, beside the others"
+    cargo test --quiet --locked --no-run --lib --test it
     say "scripts/powercut, beside the others"
     scripts/powercut --states 40 --bin "$target/debug/fettlefs"
     say "scripts/conformance --quick, beside the others"

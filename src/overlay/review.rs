@@ -160,10 +160,14 @@ impl Overlay {
         by_path(rows.filter(|row| row.held.as_ref().is_some_and(|held| wanted(row, held))))
     }
 
-    /// The held changes at a path or below it, sorted by path.
+    /// The held changes at a path or below it, sorted by path. A file that is held under another of its names is held at
+    /// this one, too.
     pub fn held_within(&self, path: &RelPath) -> Vec<UpperRow> {
+        // Looked at without the lock, which the look takes itself.
+        let by_other_name = self.origin(path).ok().and_then(|origin| origin.upper());
         let state = self.state.lock();
-        let rows = state.uppers.within(path).into_iter().filter_map(|id| state.uppers.get(id)).map(|upper| &upper.row);
+        let ids = state.uppers.within(path).into_iter().chain(by_other_name).collect::<BTreeSet<_>>();
+        let rows = ids.into_iter().filter_map(|id| Some(&state.uppers.get(id)?.row));
         by_path(rows.filter(|row| row.held.is_some()))
     }
 

@@ -32,7 +32,7 @@ fn a_command_that_passes_has_what_it_tested_land_as_one() {
     let view = held_view(&scratch);
     let told = view.cli(&["check", "--confirm", "--", "grep", "-q", "changed line 1", "b"]).ok();
     let text = scratch.normalise(&told.stdout);
-    assert!(text.starts_with("fettlefs: Passed grep -q changed line 1 b ("), "{text}");
+    assert!(text.starts_with("fettlefs: Passed grep -q 'changed line 1' b ("), "{text}");
     assert!(text.contains("fettlefs: Applied src/a (") && text.ends_with("fettlefs: Promoted 2 changes\n"), "{text}");
     view.assert_landed("src/a", &with_changed_lines(&lines(100), 90));
     view.assert_landed("b", &with_changed_lines(&lines(100), 95));

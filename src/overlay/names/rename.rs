@@ -67,10 +67,7 @@ impl End {
     }
 
     pub fn upper(&self) -> Option<UpperId> {
-        match &self.origin {
-            Origin::Upper(id, _) | Origin::Hidden(id) => Some(*id),
-            Origin::Nothing | Origin::Lower(_) => None,
-        }
+        self.origin.upper()
     }
 }
 

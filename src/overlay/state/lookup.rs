@@ -60,6 +60,14 @@ pub(in crate::overlay) enum Origin {
 }
 
 impl Origin {
+    /// The entry that shows or hides something there.
+    pub fn upper(&self) -> Option<UpperId> {
+        match self {
+            Self::Upper(id, _) | Self::Hidden(id) => Some(*id),
+            Self::Nothing | Self::Lower(_) => None,
+        }
+    }
+
     /// The stamp of what lower has, if that is what the view shows.
     pub fn stamp_below(&self) -> Option<Stamp> {
         match self {

@@ -221,3 +221,22 @@ fn a_further_name_that_somebody_has_taken_below_goes_by_review() {
         assert_eq!(bench.read("gated"), Some(changed(100, 1)), "{goes}");
     }
 }
+
+/// By which of its names a file was written to need not be known: the kernel opens it by any of them.
+#[test]
+fn what_is_held_under_one_name_is_found_by_every_other() {
+    let mut bench = Bench::new();
+    bench.put("d/a", &lines(100));
+    std::fs::hard_link(bench.lower_path("d/a"), bench.lower_path("b")).unwrap();
+    bench.save("d/a", &changed(100, 90));
+    for _ in 0..2 {
+        let id = bench.id_of("d/a");
+        let found = |path: &str| bench.view().held_within(&RelPath::parse(path.as_bytes()).unwrap());
+        for path in ["d/a", "b", "d"] {
+            let ids: Vec<ChangeId> = found(path).into_iter().map(|row| row.held.unwrap().id).collect();
+            assert_eq!(ids, [id.clone()], "{path}");
+        }
+        assert_eq!(found("c"), []);
+        bench.remount();
+    }
+}
