@@ -14,7 +14,7 @@
 
 use std::path::Path;
 
-use super::scenarios::{BELOW, FIFTY, Picture, Rule, SCENARIOS, Scenario};
+use super::scenarios::{BELOW, FIFTY, Picture, Rule, SCENARIOS, Scenario, try_each_apart};
 use super::*;
 use crate::sys::steps::{Ended, Steps, Trap, apart};
 
@@ -37,18 +37,8 @@ const COPIED: [&str; 5] = [
 fn a_death_at_any_step_leaves_all_old_or_all_new() {
     let wanted = std::env::var("FETTLE_CRASH_ONLY").unwrap_or_default();
     let scenarios = SCENARIOS.iter().chain(BELOW).chain(asked_stride().map(|_| &FIFTY));
-    let queue = Mutex::new(scenarios.filter(|scenario| scenario.name.contains(&wanted)).collect::<Vec<_>>());
-    let faults = Mutex::new(Vec::new());
-    std::thread::scope(|threads| {
-        for _ in 0..2 {
-            threads.spawn(|| {
-                while let Some(scenario) = { queue.lock().pop() } {
-                    faults.lock().extend(scenario.try_apart("crash", SCENARIO));
-                }
-            });
-        }
-    });
-    let faults = faults.into_inner();
+    let scenarios = scenarios.filter(|scenario| scenario.name.contains(&wanted));
+    let faults = try_each_apart(scenarios, "crash", SCENARIO);
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 

@@ -11,7 +11,7 @@
 
 use std::path::Path;
 
-use super::scenarios::{Acted, FAULTY, Picture, Refusal, Rule, SCENARIOS, Scenario};
+use super::scenarios::{Acted, FAULTY, Picture, Refusal, Rule, SCENARIOS, Scenario, try_each_apart};
 use super::*;
 use crate::sys::steps::{Area, Calls, Ended, Fate, PANICKED, Steps, Trap, apart};
 
@@ -102,18 +102,7 @@ const STOPPED: u8 = 3;
 fn a_fault_at_any_call_leaves_all_old_or_all_new_and_is_told() {
     let wanted = std::env::var("FETTLE_FAULTS_ONLY").unwrap_or_default();
     let scenarios = SCENARIOS.iter().chain(FAULTY).filter(|scenario| scenario.name.contains(&wanted));
-    let queue = Mutex::new(scenarios.collect::<Vec<_>>());
-    let faults = Mutex::new(Vec::new());
-    std::thread::scope(|threads| {
-        for _ in 0..2 {
-            threads.spawn(|| {
-                while let Some(scenario) = { queue.lock().pop() } {
-                    faults.lock().extend(scenario.try_apart("faults", SCENARIO));
-                }
-            });
-        }
-    });
-    let faults = faults.into_inner();
+    let faults = try_each_apart(scenarios, "faults", SCENARIO);
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 

@@ -234,7 +234,7 @@ fn what_is_held_under_one_name_is_found_by_every_other() {
         let found = |path: &str| bench.view().held_within(&RelPath::parse(path.as_bytes()).unwrap());
         for path in ["d/a", "b", "d"] {
             let ids: Vec<ChangeId> = found(path).into_iter().map(|row| row.held.unwrap().id).collect();
-            assert_eq!(ids, [id.clone()], "{path}");
+            assert_eq!(ids, std::slice::from_ref(&id), "{path}");
         }
         assert_eq!(found("c"), []);
         bench.remount();

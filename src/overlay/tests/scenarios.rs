@@ -1652,6 +1652,28 @@ pub(super) const FIFTY: Scenario = Scenario {
     precious: &["old 99\n", "new 48 99\n", "gone 99\n", "agents 2\n"],
 };
 
+/// More than there are processors: each waits half of the time for the processes that it has started.
+const AT_A_TIME: usize = 4;
+
+/// Tries each of these in a process of its own, some at a time. Gives what was wrong.
+pub(super) fn try_each_apart<'a>(
+    scenarios: impl Iterator<Item = &'a Scenario>,
+    module: &str,
+    variable: &str,
+) -> Vec<String> {
+    let (queue, wrong) = (Mutex::new(scenarios.collect::<Vec<_>>()), Mutex::new(Vec::new()));
+    std::thread::scope(|threads| {
+        for _ in 0..AT_A_TIME {
+            threads.spawn(|| {
+                while let Some(scenario) = { queue.lock().pop() } {
+                    wrong.lock().extend(scenario.try_apart(module, variable));
+                }
+            });
+        }
+    });
+    wrong.into_inner()
+}
+
 impl Scenario {
     /// A project of its own.
     pub fn scratch(&self) -> tempfile::TempDir {
@@ -1660,7 +1682,7 @@ impl Scenario {
 
     /// In a process of its own, by `one_scenario` of a module that knows it by `variable`. Gives what that had to say, if
     /// anything was wrong.
-    pub fn try_apart(&self, module: &str, variable: &str) -> Option<String> {
+    fn try_apart(&self, module: &str, variable: &str) -> Option<String> {
         let (passed, told) = test_apart(&format!("overlay::tests::{module}::one_scenario"), (variable, self.name));
         let counts = format!("{module}: ");
         told.lines().filter(|line| line.starts_with(&counts)).for_each(tell);
