@@ -33,14 +33,11 @@ struct Entry {
 /// What HEAD has at a path; the outer `None` if the directory cannot be read.
 type At = Option<Option<Entry>>;
 
-/// A path in HEAD.
-enum InHead {
-    Unread,
-    /// Nothing was committed there lately.
-    Never,
-    /// A commit that leads to HEAD has removed it.
-    Removed,
+/// What was committed at the path of a held change.
+enum Committed {
     Has(Entry),
+    /// It is deleted, and a commit that leads to HEAD has removed it.
+    Removed,
 }
 
 impl Overlay {
@@ -48,41 +45,41 @@ impl Overlay {
     /// that cannot be read in time: the mark is for people, and its absence promises nothing.
     pub fn in_head<'a>(&self, rows: impl IntoIterator<Item = &'a UpperRow>) -> HashSet<UpperId> {
         let rows: Vec<&UpperRow> = rows.into_iter().collect();
-        let at_head = match rows.is_empty() {
+        let asked = rows.iter().map(|row| (row.path().clone(), row.what == What::Whiteout)).collect();
+        let committed = match rows.is_empty() {
             true => Vec::new(),
-            false => self.at_head(rows.iter().map(|row| row.path().clone()).collect()).unwrap_or_default(),
+            false => self.committed_at(asked).unwrap_or_default(),
         };
-        let is_there = |(row, at): &(&UpperRow, InHead)| self.has(at, row);
-        rows.into_iter().zip(at_head).filter(is_there).map(|(row, _)| row.id).collect()
+        let is_there = |(row, committed): &(&UpperRow, Option<Committed>)| match committed {
+            Some(Committed::Has(Entry { object, .. })) => {
+                self.blob_of(row, object.kind()).is_some_and(|blob| blob == *object)
+            }
+            Some(Committed::Removed) => true,
+            None => false,
+        };
+        rows.into_iter().zip(committed).filter(is_there).map(|(row, _)| row.id).collect()
     }
 
-    fn at_head(&self, paths: Vec<RelPath>) -> Result<Vec<InHead>, Unread> {
+    /// What is known to be committed at these paths, each with whether it is deleted.
+    fn committed_at(&self, asked: Vec<(RelPath, bool)>) -> Result<Vec<Option<Committed>>, Unread> {
         let root = self.lower.root().try_clone_to_owned().map_err(unread)?;
         self.head_turns.in_time(move || {
             let repository = repository::open(root.as_fd())?;
             let mut head = Head::of(&repository, repository.head_tree_id().map_err(unread)?.detach());
-            let found: Vec<At> = paths.iter().map(|path| head.entry(path)).collect();
-            let mut before = match found.iter().any(|at| matches!(at, Some(None))) {
+            let found: Vec<At> = asked.iter().map(|(path, _)| head.entry(path)).collect();
+            let is_gone = |((_, is_deleted), at): (&(RelPath, bool), &At)| *is_deleted && matches!(at, Some(None));
+            // Only deletions ask for what was before: it takes longer than all else.
+            let mut before = match asked.iter().zip(&found).any(is_gone) {
                 true => Head::before(&repository)?,
                 false => Vec::new(),
             };
             let mut had = |path: &RelPath| before.iter_mut().any(|head| matches!(head.entry(path), Some(Some(_))));
-            let in_head = |(path, at): (&RelPath, At)| match at {
-                None => InHead::Unread,
-                Some(Some(entry)) => InHead::Has(entry),
-                Some(None) if had(path) => InHead::Removed,
-                Some(None) => InHead::Never,
+            let committed = |((path, is_deleted), at): (&(RelPath, bool), At)| match at? {
+                Some(entry) => Some(Committed::Has(entry)),
+                None => (*is_deleted && had(path)).then_some(Committed::Removed),
             };
-            Ok(paths.iter().zip(found).map(in_head).collect())
+            Ok(asked.iter().zip(found).map(committed).collect())
         })
-    }
-
-    fn has(&self, at: &InHead, row: &UpperRow) -> bool {
-        match at {
-            InHead::Has(Entry { object, .. }) => self.blob_of(row, object.kind()).is_some_and(|blob| blob == *object),
-            InHead::Removed => row.what == What::Whiteout,
-            InHead::Never | InHead::Unread => false,
-        }
     }
 
     /// The git object id of the held content. `None` if git would not store it as content, or if it is too large to hash.
