@@ -24,6 +24,7 @@ mod together;
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
+use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -504,6 +505,20 @@ pub(super) fn check_not_ours(path: &RelPath) -> Reviewed<()> {
         true => Err(refused_at(path, ErrorCode::NotPermitted, "it is fettlefs's own")),
         false => Ok(()),
     }
+}
+
+/// Refuses two names of one file, which cannot have two contents: `why` tells of the first that it is another name of it.
+pub(super) fn check_no_file_twice<'a, K: Eq + Hash>(
+    files: impl Iterator<Item = (K, &'a RelPath)>,
+    why: impl Fn(&RelPath) -> String,
+) -> Reviewed<()> {
+    let mut names = HashMap::new();
+    for (file, path) in files {
+        if let Some(other) = names.insert(file, path) {
+            return Err(refused_at(path, ErrorCode::BadRequest, &why(other)));
+        }
+    }
+    Ok(())
 }
 
 pub(super) fn busy_open(path: &RelPath, pid: u32) -> ErrorBody {

@@ -9,7 +9,6 @@
 //! it is judged as if a program had just closed it, and lands or is held; one that cannot land is held as well.
 //! Permission programs are asked about every file before the first is shown.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
@@ -26,10 +25,10 @@ use crate::diff::measure;
 use crate::model::{ChangeId, ChangeKind, Digest, Reason, RelPath};
 use crate::overlay::error::Context;
 use crate::overlay::judge::settle::Settled;
-use crate::overlay::review::{Reviewed, busy_open};
+use crate::overlay::review::{Reviewed, busy_open, check_no_file_twice};
 use crate::overlay::state::limits::{Extent, Position};
 use crate::overlay::state::uppers::Upper;
-use crate::overlay::{Caller, Error, NodeId, Overlay, Result, Shown, State};
+use crate::overlay::{Caller, Error, Overlay, Result, Shown, State};
 use crate::protocol::{Action as Done, Counts, ErrorBody, ErrorCode, Event, EventName, Outcome, refused_at};
 use crate::store::{Backup, Epilogue, NewUpper, StagedContent, UpperId, UpperRow, What};
 use crate::sys::file::{self, Meta};
@@ -426,17 +425,10 @@ impl<'a> Writing<'a> {
 
 /// Names of one inode are one change (SPEC §4.7): it cannot have two new contents.
 fn check_each_once(writing: &[Writing<'_>]) -> Reviewed<()> {
-    let mut names: HashMap<NodeId, &RelPath> = HashMap::new();
-    for one in writing {
-        let path = &one.rewrite.path;
-        if let Some(other) = names.insert(one.handle.node, path) {
-            let why = format!(
-                "nothing was written: it is another name of {other}, and both are one change. Patch it by one of them"
-            );
-            return Err(refused_at(path, ErrorCode::BadRequest, &why));
-        }
-    }
-    Ok(())
+    let files = writing.iter().map(|one| (one.handle.node, &one.rewrite.path));
+    check_no_file_twice(files, |other| {
+        format!("nothing was written: it is another name of {other}, and both are one change. Patch it by one of them")
+    })
 }
 
 /// The refusal of a file whose content is not what the patch was made for.

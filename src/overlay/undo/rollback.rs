@@ -13,9 +13,9 @@ use crate::overlay::judge::land::{Replacement, content_effect};
 use crate::overlay::judge::side::Side;
 use crate::overlay::review::merge::edited_since;
 use crate::overlay::review::permits::Permits;
-use crate::overlay::review::{Review, Reviewed, check_not_ours, failed};
+use crate::overlay::review::{Review, Reviewed, check_no_file_twice, check_not_ours, failed};
 use crate::overlay::{Error, Overlay, Result, State};
-use crate::protocol::{Action as Done, ErrorCode, EventName, Note, Outcome, refused_at};
+use crate::protocol::{Action as Done, EventName, Note, Outcome};
 use crate::store::{
     AnchorState, Backup, Base, Below, Durability, Effect, Epilogue, EventDraft, Kept, Known, Landed, Landing,
     PathEffect, Version,
@@ -276,14 +276,10 @@ impl Overlay {
 
 /// All names of a file go back together: it cannot have two contents.
 fn check_each_once(rolling: &[Rolling<'_>]) -> Reviewed<()> {
-    let mut files = HashMap::new();
-    for Rolling { path, present, .. } in rolling {
-        if let Some(other) = present.meta.and_then(|meta| files.insert(meta.key(), path)) {
-            let why = format!("nothing was restored: it is another name of {other}. Roll back one of them");
-            return Err(refused_at(path, ErrorCode::BadRequest, &why));
-        }
-    }
-    Ok(())
+    let files = rolling.iter().filter_map(|one| Some((one.present.meta?.key(), one.path)));
+    check_no_file_twice(files, |other| {
+        format!("nothing was restored: it is another name of {other}. Roll back one of them")
+    })
 }
 
 /// What kind of file a rollback puts at its path.
