@@ -219,19 +219,17 @@ impl Overlay {
         let fresh = !comparison.new.exists() && self.loses_nothing(&comparison.path, Some(&comparison.present));
         let kind = comparison.new.kind.or(comparison.old.kind).unwrap_or(FileKind::Regular);
         self.judge_further_names(job, &mut comparison, kind, by)?;
-        match self.action_on_content(&comparison.path, kind, by) {
-            action @ (Action::Hold(_) | Action::Deny | Action::Freeze) => {
-                action.gate().into_iter().for_each(|source| comparison.add(source.reason()));
-            }
+        let action = self.action_on_content(&comparison.path, kind, by);
+        if action == Action::Pass && !self.is_judged_by_other_name(job, &comparison) {
             // It was renamed, while open, to where nothing is judged: it has nothing to wait for.
-            Action::Pass if !self.is_judged_by_other_name(job, &comparison) => return Ok(comparison),
-            action @ (Action::Auto | Action::Pass | Action::GitConfig) => {
-                let source = self.gated_by_other_name(job, &comparison, by);
-                comparison.reasons.extend(source.map(|source| source.reason()));
-                if action == Action::GitConfig {
-                    return Ok(comparison.judged_as_git_config());
-                }
-            }
+            return Ok(comparison);
+        }
+        let gate = action.gate().or_else(|| self.gated_by_other_name(job, &comparison, by));
+        if let Some(source) = gate {
+            comparison.add(source.reason());
+        }
+        if action == Action::GitConfig {
+            return Ok(comparison.judged_as_git_config());
         }
         comparison.add_type_reasons();
         if self.stands_for_dir(&comparison) {
