@@ -80,6 +80,34 @@ fn outlast(time: Duration) {
 
 const ME: Caller = Caller { pid: 1, uid: 0, gid: 0, umask: 0o022 };
 
+/// What the kernel was told: when it was to forget attributes, and of which paths.
+#[derive(Default)]
+struct ToldKernel {
+    attributes: Mutex<Vec<Instant>>,
+    paths: Mutex<Vec<RelPath>>,
+}
+
+impl Observer for Arc<ToldKernel> {
+    fn attributes_changed(&self, _node: NodeId) -> bool {
+        self.attributes.lock().push(Instant::now());
+        true
+    }
+
+    fn content_changed(&self, _node: NodeId) {}
+
+    fn take_stores(&self, _nodes: &[NodeId], _max: Duration) {}
+
+    fn names_changed(&self, _dir: NodeId) {}
+
+    fn entry_changed(&self, _parent: NodeId, _name: &OsStr) {}
+
+    fn entry_doubted(&self, _parent: NodeId, _name: &OsStr) {}
+
+    fn shows_other(&self, path: &RelPath) {
+        self.paths.lock().push(path.clone());
+    }
+}
+
 struct Bench {
     dir: PathBuf,
     /// Removed with the bench; none where somebody else looks after the directory.

@@ -311,6 +311,29 @@ pub fn apart(work: impl FnOnce() -> u8) -> io::Result<Ended> {
     }
 }
 
+/// Makes attempts, each in a process and a directory of its own, in which the first, the second, … call fails, until none
+/// does any more. An attempt gives whether all was right, or `None` if no call has failed. Returns how many there were.
+/// This process must have no other thread that does anything.
+pub fn fail_each_call(attempt: impl Fn(&Path, u64) -> Option<bool>) -> u64 {
+    const RIGHT: u8 = 0;
+    const WRONG: u8 = 1;
+    const PASSED: u8 = 2;
+    let status = |outcome| match outcome {
+        Some(true) => RIGHT,
+        Some(false) => WRONG,
+        None => PASSED,
+    };
+    let mut at = 1;
+    loop {
+        let dir = tempfile::tempdir().expect("a directory for an attempt");
+        match apart(|| status(attempt(dir.path(), at))).expect("a process can be started") {
+            Ended::Exited(RIGHT) => at += 1,
+            Ended::Exited(PASSED) => return at,
+            ended => panic!("where call {at} fails: {ended:?}"),
+        }
+    }
+}
+
 /// Runs one test, by its whole name, in a process of its own, in which nothing else runs and which knows by a variable that
 /// it is meant. Gives whether it passed, and what it said.
 pub fn test_apart(name: &str, (variable, value): (&str, &str)) -> (bool, String) {

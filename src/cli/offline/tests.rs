@@ -2,15 +2,10 @@ use std::ffi::OsStr;
 
 use super::*;
 use crate::overlay::{Caller, OpenFlags, ROOT};
-use crate::sys::steps::{Calls, Ended, Fate, Steps, Trap, apart, assert_passes_apart};
+use crate::sys::steps::{Calls, Fate, Steps, Trap, assert_passes_apart, fail_each_call};
 
 /// Set for the process in which nothing else runs.
 const APART: &str = "FETTLE_OFFLINE";
-
-/// How an attempt ended: an act that is done was answered, or told as failed, or no call failed any more.
-const TOLD: u8 = 0;
-const NOT_TOLD: u8 = 1;
-const PASSED: u8 = 2;
 
 const ME: Caller = Caller { pid: 1, uid: 0, gid: 0, umask: 0o022 };
 
@@ -28,18 +23,12 @@ fn confirms() {
     if std::env::var_os(APART).is_none() {
         return;
     }
-    for at in 1.. {
-        let project = tempfile::tempdir().unwrap();
-        match apart(|| confirm(project.path(), at)).unwrap() {
-            Ended::Exited(TOLD) => {}
-            Ended::Exited(PASSED) => return assert!(at > 10),
-            ended => panic!("where call {at} fails: {ended:?}"),
-        }
-    }
+    assert!(fail_each_call(confirm) > 10);
 }
 
-/// Confirms what is held, while the `at`-th change in the state directory fails.
-fn confirm(root: &Path, at: u64) -> u8 {
+/// Confirms what is held, while the `at`-th change in the state directory fails. Gives whether an act that is done was
+/// answered; `None` if nothing has failed.
+fn confirm(root: &Path, at: u64) -> Option<bool> {
     let place = Place { root: root.to_owned(), state: root.join(STATE_DIRECTORY), start: root.to_owned() };
     hold(&place);
     let steps = Steps::watch(Trap::below(place.state.clone(), Calls::Changing, at, Fate::Fails(libc::EIO))).unwrap();
@@ -50,11 +39,7 @@ fn confirm(root: &Path, at: u64) -> u8 {
         Response::Done(_) => has_landed,
         Response::Failed(err) => !has_landed || err.message.starts_with("the project has changed"),
     };
-    match (steps.failed(), is_told) {
-        (0, _) => PASSED,
-        (_, true) => TOLD,
-        (_, false) => NOT_TOLD,
-    }
+    (steps.failed() > 0).then_some(is_told)
 }
 
 fn hold(place: &Place) {

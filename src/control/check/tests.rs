@@ -6,7 +6,7 @@ use super::*;
 use crate::control::project::Mounted;
 use crate::overlay::{Caller, Grants, OpenFlags, Overlay, Policy, ROOT, RuleSource};
 use crate::store::{Location, Store};
-use crate::sys::steps::{Calls, Ended, Fate, Steps, Trap, apart, assert_passes_apart};
+use crate::sys::steps::{Calls, Fate, Steps, Trap, assert_passes_apart, fail_each_call};
 use crate::sys::tree::Tree;
 
 #[test]
@@ -32,11 +32,6 @@ const APART: &str = "FETTLE_PROMOTIONS";
 
 const ME: Caller = Caller { pid: 1, uid: 0, gid: 0, umask: 0o022 };
 
-/// How an attempt ended: the answer told what had happened, or something else, or nothing failed any more.
-const TOLD: u8 = 0;
-const NOT_TOLD: u8 = 1;
-const PASSED: u8 = 2;
-
 #[test]
 fn a_promotion_is_answered_by_whether_it_has_landed_whatever_cannot_be_recorded() {
     assert_passes_apart("control::check::tests::promotions", (APART, "1"));
@@ -48,18 +43,12 @@ fn promotions() {
     if std::env::var_os(APART).is_none() {
         return;
     }
-    for at in 1.. {
-        let project = tempfile::tempdir().unwrap();
-        match apart(|| promotion(project.path(), at)).unwrap() {
-            Ended::Exited(TOLD) => {}
-            Ended::Exited(PASSED) => return assert!(at > 10),
-            ended => panic!("where call {at} fails: {ended:?}"),
-        }
-    }
+    assert!(fail_each_call(promotion) > 10);
 }
 
-/// A check whose promotion can write nothing more from its `at`-th such call on.
-fn promotion(dir: &Path, at: u64) -> u8 {
+/// A check whose promotion can write nothing more from its `at`-th such call on. Gives whether the answer told what had
+/// happened; `None` if nothing has failed.
+fn promotion(dir: &Path, at: u64) -> Option<bool> {
     let project = mounted(dir);
     // Sensitive, and so held.
     let (_, opened) =
@@ -77,11 +66,7 @@ fn promotion(dir: &Path, at: u64) -> u8 {
         Ok(reply) => has_landed && reply.outcomes.len() == 1,
         Err(err) => !has_landed || err.message.starts_with("the project has changed and that could not be recorded"),
     };
-    match (steps.failed(), is_told) {
-        (0, _) => PASSED,
-        (_, true) => TOLD,
-        (_, false) => NOT_TOLD,
-    }
+    (steps.failed() > 0).then_some(is_told)
 }
 
 fn check_of(phase: CheckPhase, tested: Option<String>, asker: &Asker, project: &Project) -> Result<CheckReply> {

@@ -1,9 +1,6 @@
 //! What is done is done, and told so, whatever fails after it. Each try in a process of its own, in which calls fail.
 
-use std::ffi::OsStr;
 use std::sync::Arc;
-
-use parking_lot::Mutex;
 
 use super::*;
 use crate::overlay::review::discard::Writing;
@@ -174,29 +171,6 @@ fn a_discard_that_is_done_says_so() {
     assert_eq!(bench.read("d"), Some(lines(100)));
 }
 
-/// Of which paths the kernel was told.
-struct Told(Arc<Mutex<Vec<RelPath>>>);
-
-impl Observer for Told {
-    fn attributes_changed(&self, _node: NodeId) -> bool {
-        true
-    }
-
-    fn content_changed(&self, _node: NodeId) {}
-
-    fn take_stores(&self, _nodes: &[NodeId], _max: Duration) {}
-
-    fn names_changed(&self, _dir: NodeId) {}
-
-    fn entry_changed(&self, _parent: NodeId, _name: &OsStr) {}
-
-    fn entry_doubted(&self, _parent: NodeId, _name: &OsStr) {}
-
-    fn shows_other(&self, path: &RelPath) {
-        self.0.lock().push(path.clone());
-    }
-}
-
 /// By which a process knows what is undone.
 const UNDONE_UNSYNCED: &str = "FETTLE_DONE_UNDONE_UNSYNCED";
 
@@ -218,14 +192,14 @@ fn what_is_undone_is_not_synced() {
         "rename" => bench.rename("a", "b"),
         _ => bench.set("a", Some(0o600), None),
     }
-    let told = Arc::new(Mutex::new(Vec::new()));
-    bench.view().observe(Box::new(Told(Arc::clone(&told))));
+    let told = Arc::new(ToldKernel::default());
+    bench.view().observe(Box::new(Arc::clone(&told)));
     let (calls, fate) = (Calls::Syncing, Fate::AllFail(libc::EIO));
     Steps::watch(Trap { calls, area: Area::Anywhere, at: 1, fate, reserve: None }).unwrap();
     bench.undo(&bench.latest()).unwrap_err();
     assert_eq!((bench.lower_names(), bench.mode("a")), (vec!["a".to_owned()], before));
     assert!(bench.view().fault().is_some());
-    let told = told.lock();
+    let told = told.paths.lock();
     assert!(paths.iter().all(|path| told.contains(&RelPath::parse(path.as_bytes()).unwrap())), "{told:?}");
     std::mem::forget(bench);
 }

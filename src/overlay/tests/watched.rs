@@ -71,28 +71,6 @@ fn what_is_changed_in_a_directory_while_that_is_elsewhere_is_told_of_when_it_com
     assert_eq!(view.state.lock().nodes.told(node), Told::Nothing);
 }
 
-/// When the kernel was made to forget attributes.
-struct Forgotten(Arc<Mutex<Vec<Instant>>>);
-
-impl Observer for Forgotten {
-    fn attributes_changed(&self, _node: NodeId) -> bool {
-        self.0.lock().push(Instant::now());
-        true
-    }
-
-    fn content_changed(&self, _node: NodeId) {}
-
-    fn take_stores(&self, _nodes: &[NodeId], _max: Duration) {}
-
-    fn names_changed(&self, _dir: NodeId) {}
-
-    fn entry_changed(&self, _parent: NodeId, _name: &OsStr) {}
-
-    fn entry_doubted(&self, _parent: NodeId, _name: &OsStr) {}
-
-    fn shows_other(&self, _path: &RelPath) {}
-}
-
 /// The kernel takes the attributes in the answer to a change whenever it gets to them: in a process that may use only a
 /// share of a processor some tenths of a second after it was answered.
 #[test]
@@ -101,19 +79,19 @@ fn attributes_are_forgotten_once_more_when_the_answer_to_a_change_may_have_come_
     bench.put("d/f", "one\n");
     let (view, watches) = (bench.view(), Watches::new(None).unwrap());
     view.watch_lower(watches.clone());
-    let forgotten = Arc::new(Mutex::new(Vec::new()));
-    view.observe(Box::new(Forgotten(Arc::clone(&forgotten))));
+    let forgotten = Arc::new(ToldKernel::default());
+    view.observe(Box::new(Arc::clone(&forgotten)));
     let node = bench.node("d/f").unwrap();
     bench.link("d/f", "d/g");
     let answered = Instant::now();
     bench.chmod_below("d/f", 0o600);
     let (mut later, watching) = (Round::default(), view.watching.get().unwrap());
-    let forgotten_after = |pause| forgotten.lock().iter().filter(|at| **at - answered > pause).count();
+    let forgotten_after = |pause| forgotten.attributes.lock().iter().filter(|at| **at - answered > pause).count();
     while view.state.lock().nodes.told(node) != Told::Nothing {
         later = view.follow_next(watching, later).unwrap();
     }
     assert!(forgotten_after(Duration::from_millis(200)) > 0);
-    assert!(forgotten_after(Duration::ZERO) < 12, "{forgotten:?}");
+    assert!(forgotten_after(Duration::ZERO) < 12, "{:?}", forgotten.attributes);
 }
 
 #[test]
