@@ -15,8 +15,9 @@
 //! >>>>>>> END
 //! ```
 //!
-//! Sections are whole lines, taken byte for byte with their line ends, and match whole lines; `LEFT` and `RIGHT` may be absent. `HUNK 3` applies
-//! to exactly three places. A line that looks like a marker cannot be content: such a patch is written as JSON.
+//! Sections are whole lines, taken byte for byte with their line ends, and match whole lines; `LEFT` and `RIGHT` may be
+//! absent. `HUNK 3` applies to exactly three places. A line that looks like a marker cannot be content: such a patch is
+//! written as JSON.
 
 use super::patch::{FilePatch, PATCH_MATCHES_MAX, PatchHunk};
 use crate::model::{Digest, RelPath};

@@ -1,16 +1,17 @@
 //! Death at every step: a process makes a project ready, acts, and is killed before its n-th change of a file, for
 //! n = 1, 2, … until it gets through. What it leaves is recovered by another, and looked at.
 //!
-//! After each death, and of some acts in a copy of the project (`cp -a`) as well, whose inodes are others: the project is all old or all new; so is what is held, under the same ids; a second recovery finds
-//! nothing; `check` finds nothing wrong; no content that was closed, held or replaced is gone.
+//! After each death, and of some acts in a copy of the project (`cp -a`) as well, whose inodes are others: the project is
+//! all old or all new; so is what is held, under the same ids; a second recovery finds nothing; `check` finds nothing
+//! wrong; no content that was closed, held or replaced is gone.
 //!
 //! The gate tries every step of each scenario, and kills the recovery at every step after some of them. With
 //! FETTLE_CRASH=N (`scripts/crashpoints`) the recovery is killed after each N-th of them, and fifty files are confirmed.
 //! Each scenario has a process of its own, in which nothing else runs, so that it can fork.
 //!
 //! Some acts are several landings: a held file renamed over another, a file over one of several names of a held one, the
-//! exchange of two files, and the rename of a directory of which a file is lifted (`overlay/names/carry.rs`). The view is all old or all new then, and each path below by
-//! itself (`Rule::EachPath`).
+//! exchange of two files, and the rename of a directory of which a file is lifted (`overlay/names/carry.rs`). The view is
+//! all old or all new then, and each path below by itself (`Rule::EachPath`).
 
 use std::path::Path;
 
