@@ -1666,7 +1666,9 @@ pub(super) fn try_each_apart<'a>(
         for _ in 0..AT_A_TIME {
             threads.spawn(|| {
                 while let Some(scenario) = { queue.lock().pop() } {
-                    wrong.lock().extend(scenario.try_apart(module, variable));
+                    // Not in one line with the lock, which would be held meanwhile: one scenario at a time.
+                    let found = scenario.try_apart(module, variable);
+                    wrong.lock().extend(found);
                 }
             });
         }
