@@ -13,7 +13,9 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::memory::{Kept, Memory, Share};
 use super::read::Receipt;
-use super::{Asker, Project, Served, rights, serve};
+use super::requests::UnderWay;
+use super::serve::{Served, acts, serve};
+use super::{Asker, Project, rights};
 use crate::protocol::{ErrorBody, ErrorCode, REQUEST_BYTES_MAX, Reply, Request, Response};
 use crate::sys::{memory, thread};
 
@@ -31,11 +33,14 @@ pub struct Answered {
     pub afterwards: Afterwards,
     /// To be noted once the answer has been delivered.
     pub receipt: Option<Receipt>,
+    /// To be dropped once the answer has been delivered.
+    _under_way: Option<UnderWay>,
 }
 
 impl Answered {
     fn refused(err: impl Into<ErrorBody>) -> Self {
-        Self { line: Response::failed(err).to_line(), afterwards: Afterwards::Nothing, receipt: None }
+        let line = Response::failed(err).to_line();
+        Self { line, afterwards: Afterwards::Nothing, receipt: None, _under_way: None }
     }
 }
 
@@ -45,6 +50,10 @@ pub fn answer_bytes(bytes: &[u8], asker: &Asker, project: &Project) -> Answered 
         Ok(request) => request,
         Err(err) => return Answered::refused(err),
     };
+    let under_way = project.mounted.as_ref().filter(|_| acts(&request)).map(|mounted| mounted.requests.begin());
+    if let Some(None) = under_way {
+        return busy("the mount is ending");
+    }
     // A panic in one request must not end the daemon that others wait for. After it nothing more is written, to be safe.
     let serve = || memory::returned_after(|| serve(&request, asker, project));
     let Served { response, receipt } = catch_unwind(AssertUnwindSafe(serve)).unwrap_or_else(|_| {
@@ -62,7 +71,7 @@ pub fn answer_bytes(bytes: &[u8], asker: &Asker, project: &Project) -> Answered 
         Response::Failed(_) => false,
     };
     let afterwards = if ends { Afterwards::End } else { Afterwards::Nothing };
-    Answered { line: response.to_line(), afterwards, receipt }
+    Answered { line: response.to_line(), afterwards, receipt, _under_way: under_way.flatten() }
 }
 
 pub fn afterwards(what: Afterwards, project: &Project) {
@@ -187,7 +196,7 @@ impl Conversation {
     }
 
     fn answer(&self, answered: Answered, share: &Arc<Share>, overlong: bool) {
-        let Answered { line, afterwards: what, receipt } = answered;
+        let Answered { line, afterwards: what, receipt, _under_way } = answered;
         let mut state = self.state.lock();
         if matches!(*state, State::Released) {
             drop(state);

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::Requests;
 use crate::overlay::{Overlay, RuleSource};
 
 pub struct Project {
@@ -24,4 +25,5 @@ pub struct Mounted {
     pub keeper: Option<u32>,
     /// Asks the daemon to end, and returns at once. Called once the answer to `unmount` has been delivered.
     pub ask_end: Arc<dyn Fn() + Send + Sync>,
+    pub requests: Arc<Requests>,
 }

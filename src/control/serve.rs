@@ -50,16 +50,20 @@ pub fn serve(request: &Request, asker: &Asker, project: &Project) -> Served {
     }
 }
 
-/// On a read-only project, by mount option or after a fault, nothing can be landed or dropped; it can still be unmounted.
-fn check_writable(request: &Request, project: &Project) -> Result<()> {
-    let acts = match request.op {
+/// Whether it may land, drop or restore something.
+pub fn acts(request: &Request) -> bool {
+    match request.op {
         Op::Confirm | Op::Discard | Op::Rollback | Op::Undo | Op::Patch => true,
         Op::Unmount => request.held != HeldAtUnmount::Keep,
         Op::Status | Op::Diff | Op::Backups | Op::Log | Op::Blame | Op::Events | Op::External | Op::Fsck => false,
         Op::Reload | Op::Read | Op::Meter | Op::RequestReview | Op::Flush | Op::Run | Op::Leave | Op::Version => false,
         Op::Check => request.phase == Some(CheckPhase::Promote),
-    };
-    match project.overlay.fault().filter(|_| acts) {
+    }
+}
+
+/// On a read-only project, by mount option or after a fault, nothing can be landed or dropped; it can still be unmounted.
+fn check_writable(request: &Request, project: &Project) -> Result<()> {
+    match project.overlay.fault().filter(|_| acts(request)) {
         Some(why) => {
             Err(ErrorBody::new(ErrorCode::NotPermitted, format!("{}: nothing can be changed: {why}", request.op)))
         }

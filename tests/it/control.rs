@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::thread;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -595,6 +596,29 @@ fn an_unmount_whose_answer_nobody_reads_ends_the_view_by_the_next_request() {
     // Busy until the first is answered.
     eventually("the next request is taken", || control.write(VERSION.as_bytes()).is_ok());
     eventually("it is unmounted", || !view.is_mounted());
+}
+
+/// It waits for a writer itself, for longer than a mount that is taken away waits for those who are still in it.
+#[test]
+fn an_unmount_waits_for_a_confirm_that_is_under_way() {
+    let scratch = mounted_scratch!();
+    let view = small(&scratch).start();
+    view.write("c.txt", NEW);
+    let mut writer = File::options().append(true).open(view.path("c.txt")).expect("it opens");
+    writer.write_all(b"more\n").expect("it is written");
+    let (mut confirm, unmount) = (open(&view), open(&view));
+    let request = "{\"v\":1,\"op\":\"confirm\",\"paths\":[\"c.txt\"],\"wait\":true}\n";
+    confirm.write_all(request.as_bytes()).expect("the request is taken");
+    assert_eq!(ask(&unmount, "{\"v\":1,\"op\":\"unmount\",\"force\":true}\n")["ok"], true);
+    drop(unmount);
+    thread::sleep(Duration::from_secs(4));
+    drop(writer);
+    let mut told = String::new();
+    confirm.read_to_string(&mut told).expect("it is answered");
+    assert!(told.contains("\"applied\""), "{told}");
+    drop(confirm);
+    eventually("it is unmounted", || !view.is_mounted());
+    assert_eq!(scratch.read("c.txt"), format!("{NEW}more\n"));
 }
 
 #[test]

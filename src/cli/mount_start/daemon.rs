@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   lower by descriptor ─► lock ─► store, recovery ─┬─► mount ─► serve ─► the view answers ─► ready
-//!   look for bystanders in the project ─────────────┘
+//!   look for what stays below the mount ────────────┘
 //!   end (asked, signal, umount) ─► flush ─► detach ─► session over, or its time is up ─► settle ─► lock released
 //! ```
 
@@ -39,11 +39,14 @@ use crate::sys::thread;
 use crate::sys::tree::Tree;
 use crate::sys::{memory, process};
 
-/// How long a signalled daemon waits for writers. A machine that is shutting down grants little more.
-const SIGNALLED_WRITERS_WAIT: Duration = Duration::from_secs(5);
+/// How long a signalled daemon waits for writers, and for requests. A machine that is shutting down grants little more.
+const SIGNALLED_WAIT: Duration = Duration::from_secs(5);
 
 /// How long a detached mount may live on for programs that are still in it or read an answer.
 const DETACHED_SESSION_MAX: Duration = Duration::from_secs(2);
+
+/// How long any other end waits for requests under way, such as a confirm of thousands of changes.
+const REQUESTS_WAIT: Duration = Duration::from_secs(30);
 
 const RUNS_LEFT_TICK: Duration = Duration::from_millis(5);
 
@@ -137,7 +140,7 @@ impl Drop for NewMount {
 /// What a start has found, as remarks for people.
 pub struct Found {
     pub recovered: Recovered,
-    /// Remarks on processes that stay below the mount.
+    /// Remarks on what stays below the mount.
     pub below: Vec<String>,
 }
 
@@ -180,8 +183,8 @@ impl Daemon {
 
     /// Ends a mount that the caller has not been told of.
     pub fn give_up(mut self) -> std::result::Result<(), Failure> {
-        self.detach(Duration::ZERO)?;
-        Ok(self.close()?)
+        self.detach(Duration::ZERO, Duration::ZERO)?;
+        Ok(self.close(Duration::ZERO)?)
     }
 
     /// Sleeps until the mount is to end, and ends it.
@@ -191,24 +194,26 @@ impl Daemon {
                 self.session_over();
                 self.standing.uncover()?;
             }
-            Ok(End::Asked) => self.detach(Duration::ZERO)?,
             Ok(End::Signalled(signal)) => {
                 log::warn!("ending, for {signal:?}");
-                self.detach(SIGNALLED_WRITERS_WAIT)?;
+                self.detach(SIGNALLED_WAIT, SIGNALLED_WAIT)?;
+                return self.close(Duration::ZERO);
             }
-            // Impossible, since `self` has a sender; the mount ends all the same.
-            Err(_) => self.detach(Duration::ZERO)?,
+            // It cannot fail, since `self` has a sender; the mount would end all the same.
+            Ok(End::Asked) | Err(_) => self.detach(Duration::ZERO, REQUESTS_WAIT)?,
         }
-        self.close()
+        self.close(REQUESTS_WAIT)
     }
 
     /// Takes the mount away and gives programs inside a moment. Nothing that they wrote and closed is lost by it.
-    fn detach(&mut self, writers_wait: Duration) -> Result<()> {
+    fn detach(&mut self, writers_wait: Duration, requests_wait: Duration) -> Result<()> {
         if let Err(err) = self.project.overlay.flush_all(Some(writers_wait)) {
             log::error!("flush: {}", err.message);
         }
         // A reader that follows events through the view would keep the mount busy.
         self.project.overlay.store().end_waits();
+        // Their answers go through the view, or their programs are in it.
+        wait_for_requests(&self.project, requests_wait);
         let is_over_soon = self.standing.end()?;
         // A program in the middle of a close learns the verdict before it is cut off.
         self.project.overlay.wait_for_judgings();
@@ -230,9 +235,11 @@ impl Daemon {
         }
     }
 
-    fn close(self) -> Result<()> {
+    fn close(self, requests_wait: Duration) -> Result<()> {
         let Self { project, socket, purger, herald, recorder, lock, .. } = self;
         drop(socket);
+        project.mounted.iter().for_each(|mounted| mounted.requests.end());
+        wait_for_requests(&project, requests_wait);
         let overlay = &project.overlay;
         overlay.store().end_purges();
         wait_for("purges", purger);
@@ -249,6 +256,13 @@ impl Daemon {
         overlay.store().dirs().clear_holder().map_err(store_failure)?;
         drop(lock);
         Ok(())
+    }
+}
+
+fn wait_for_requests(project: &Project, max: Duration) {
+    let left = project.mounted.as_ref().map_or(0, |mounted| mounted.requests.wait(max));
+    if left > 0 {
+        log::warn!("{left} requests are cut off by the end of the mount");
     }
 }
 
@@ -322,8 +336,12 @@ fn start_looking_for_bystanders(plan: &Plan) -> Result<Option<JoinHandle<Vec<Str
     if !bystanders::are_told(plan) {
         return Ok(None);
     }
-    let (project, caller) = (plan.project.clone(), plan.caller);
-    start("bystanders", move || bystanders::remarks(&project, caller)).map(Some)
+    let (project, mountpoint, caller) = (plan.project.clone(), plan.mountpoint.clone(), plan.caller);
+    let look = move || {
+        let covered = (mountpoint != project).then(|| bystanders::covered(&mountpoint)).flatten();
+        covered.into_iter().chain(bystanders::processes(&mountpoint, caller)).collect()
+    };
+    start("bystanders", look).map(Some)
 }
 
 fn prepare_process() -> Result<()> {
@@ -416,6 +434,7 @@ fn project(plan: &Plan, overlay: Arc<Overlay>, end: Sender<End>, keeper: Option<
             mountpoint: plan.mountpoint.clone(),
             keeper: keeper.map(Keeper::pid),
             ask_end: Arc::new(ask_end),
+            requests: Arc::default(),
         }),
     }
 }

@@ -83,6 +83,7 @@ fn mounted(dir: &Path) -> Project {
     let source = RuleSource::default();
     let policy = Policy::load(&lower, &source).unwrap();
     let overlay = Arc::new(Overlay::new(lower, store, policy, Grants::default()).unwrap());
-    let mounted = Mounted { mountpoint: dir.to_owned(), keeper: None, ask_end: Arc::new(|| {}) };
+    let mounted =
+        Mounted { mountpoint: dir.to_owned(), keeper: None, ask_end: Arc::new(|| {}), requests: Arc::default() };
     Project { overlay, path: dir.to_owned(), source, owner: 0, mounted: Some(mounted) }
 }
