@@ -24,7 +24,7 @@ const ANSWER_WAIT: Duration = Duration::from_secs(2);
 pub struct Arguments {}
 
 /// What a daemon answers, or that it is gone while its mount is still there.
-enum Told {
+enum DaemonSays {
     Runs(Vec<Run>),
     Dead,
 }
@@ -73,10 +73,10 @@ fn ask_all(mounts: &[MountEntry], desk: &Desk) -> Result<Answers, Failure> {
     for (project, answer) in asked {
         let silent = |_| Err(ErrorBody::new(ErrorCode::Busy, "its daemon does not answer"));
         match answer.recv_timeout(until.saturating_duration_since(Instant::now())).unwrap_or_else(silent) {
-            Ok(Told::Runs(runs)) => {
+            Ok(DaemonSays::Runs(runs)) => {
                 answers.running.extend(runs.into_iter().map(|run| Running { project: project.clone(), run }));
             }
-            Ok(Told::Dead) => drop(answers.dead.insert(project)),
+            Ok(DaemonSays::Dead) => drop(answers.dead.insert(project)),
             Err(err) => desk.remark(|text| {
                 text.put("fettlefs: ").name(project.as_os_str().as_bytes()).put(": ").name(err.message).put("\n");
             })?,
@@ -86,7 +86,7 @@ fn ask_all(mounts: &[MountEntry], desk: &Desk) -> Result<Answers, Failure> {
 }
 
 /// Asks on a thread of its own, which may block on a stopped daemon and ends with the program.
-fn ask(way: PathBuf) -> Result<Receiver<Result<Told, ErrorBody>>, Failure> {
+fn ask(way: PathBuf) -> Result<Receiver<Result<DaemonSays, ErrorBody>>, Failure> {
     let (tell, answer) = channel();
     // The receiver may have given up.
     let work = move || drop(tell.send(told_by(&way)));
@@ -95,20 +95,20 @@ fn ask(way: PathBuf) -> Result<Receiver<Result<Told, ErrorBody>>, Failure> {
 }
 
 /// Returns no runs if nothing answers: there is no daemon, or the path means something else in this mount namespace.
-fn told_by(way: &Path) -> Result<Told, ErrorBody> {
+fn told_by(way: &Path) -> Result<DaemonSays, ErrorBody> {
     let mut client = match Client::open(way, offline::answer) {
-        Err(ClientError::Stale(_)) => return Ok(Told::Dead),
-        Err(err) if err.code() == ErrorCode::NotMounted || !way.exists() => return Ok(Told::Runs(Vec::new())),
+        Err(ClientError::Stale(_)) => return Ok(DaemonSays::Dead),
+        Err(err) if err.code() == ErrorCode::NotMounted || !way.exists() => return Ok(DaemonSays::Runs(Vec::new())),
         opened => opened?,
     };
     match client.reach() {
-        Reach::Stale(_) => return Ok(Told::Dead),
-        Reach::Offline => return Ok(Told::Runs(Vec::new())),
+        Reach::Stale(_) => return Ok(DaemonSays::Dead),
+        Reach::Offline => return Ok(DaemonSays::Runs(Vec::new())),
         Reach::View(_) | Reach::Socket(_) => {}
     }
     // Every page contains all runs.
     match client.ask(&Request { limit: Some(1), ..Request::new(Op::Status) })? {
-        Reply::Status(status) => Ok(Told::Runs(status.runs)),
+        Reply::Status(status) => Ok(DaemonSays::Runs(status.runs)),
         _ => Err(ErrorBody::new(ErrorCode::Io, crate::client::OTHER_ANSWER)),
     }
 }

@@ -13,7 +13,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::memory::{Kept, Memory, Share};
 use super::read::Receipt;
-use super::requests::UnderWay;
+use super::requests::ActingRequest;
 use super::serve::{Served, acts, serve};
 use super::{Asker, Project, rights};
 use crate::protocol::{ErrorBody, ErrorCode, REQUEST_BYTES_MAX, Reply, Request, Response};
@@ -34,7 +34,7 @@ pub struct Answered {
     /// To be noted once the answer has been delivered.
     pub receipt: Option<Receipt>,
     /// To be dropped once the answer has been delivered.
-    _under_way: Option<UnderWay>,
+    _under_way: Option<ActingRequest>,
 }
 
 impl Answered {
@@ -117,9 +117,9 @@ struct Answer {
 }
 
 /// Counts a request at work for as long as it lives.
-struct Place(Arc<AtomicUsize>);
+struct WorkingPlace(Arc<AtomicUsize>);
 
-impl Place {
+impl WorkingPlace {
     /// Counts only if there is a free place, so that a refused request never takes one from another.
     fn take(working: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
         let one_more = |count: usize| (count < max).then_some(count + 1);
@@ -128,7 +128,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for WorkingPlace {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
@@ -166,7 +166,7 @@ impl Conversation {
         let kept = rights::has_kept_places(&asker, &self.project);
         let max = if kept { WORKING_MAX } else { WORKING_MAX - WORKING_KEPT };
         let share = memory.share(&asker, &self.project);
-        match Place::take(working, max) {
+        match WorkingPlace::take(working, max) {
             None => self.answer(busy(&format!("{max} requests are being worked on")), share, false),
             Some(_) if bytes.len() > REQUEST_BYTES_MAX => {
                 self.answer(answer_bytes(bytes, &asker, &self.project), share, true);
@@ -179,7 +179,12 @@ impl Conversation {
         Ok(bytes.len())
     }
 
-    fn begin(self: &Arc<Self>, bytes: Vec<u8>, asker: Asker, (place, share): (Place, Arc<Share>)) -> Result<(), i32> {
+    fn begin(
+        self: &Arc<Self>,
+        bytes: Vec<u8>,
+        asker: Asker,
+        (place, share): (WorkingPlace, Arc<Share>),
+    ) -> Result<(), i32> {
         let itself = Arc::clone(self);
         let work = move || {
             let answered = answer_bytes(&bytes, &asker, &itself.project);

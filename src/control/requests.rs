@@ -19,17 +19,17 @@ struct Counted {
 }
 
 /// One of them, until its answer has been delivered.
-pub struct UnderWay(Arc<Requests>);
+pub struct ActingRequest(Arc<Requests>);
 
 impl Requests {
     /// Counts one more; `None` once no more are accepted.
-    pub fn begin(self: &Arc<Self>) -> Option<UnderWay> {
+    pub fn begin(self: &Arc<Self>) -> Option<ActingRequest> {
         let mut counted = self.counted.lock();
         if counted.is_over {
             return None;
         }
         counted.under_way += 1;
-        Some(UnderWay(Arc::clone(self)))
+        Some(ActingRequest(Arc::clone(self)))
     }
 
     /// Waits at most `max` until none is under way. Returns how many still are.
@@ -46,7 +46,7 @@ impl Requests {
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for ActingRequest {
     fn drop(&mut self) {
         self.0.counted.lock().under_way -= 1;
         self.0.one_less.notify_all();

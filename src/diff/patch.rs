@@ -47,7 +47,7 @@ fn places(found: usize, is_all: bool) -> String {
 }
 
 /// One place to be replaced.
-struct Place<'a> {
+struct Replacement<'a> {
     range: Range<usize>,
     new: &'a [u8],
     hunk: usize,
@@ -76,11 +76,11 @@ pub fn apply_anchored(content: &[u8], hunks: &[Anchored]) -> Result<Vec<u8>, Unp
 }
 
 /// Two insertions at one place overlap as well: their order would be a guess.
-fn is_overlap(before: &Place, after: &Place) -> bool {
+fn is_overlap(before: &Replacement, after: &Replacement) -> bool {
     after.range.start < before.range.end || after.range.start == before.range.start
 }
 
-fn find<'a>(content: &[u8], hunk: &Anchored<'a>, number: usize) -> Result<Vec<Place<'a>>, Unpatched> {
+fn find<'a>(content: &[u8], hunk: &Anchored<'a>, number: usize) -> Result<Vec<Replacement<'a>>, Unpatched> {
     let anchor = [hunk.left, hunk.old, hunk.right].concat();
     if anchor.is_empty() {
         return Err(Unpatched::NoAnchor { hunk: number });
@@ -99,7 +99,7 @@ fn find<'a>(content: &[u8], hunk: &Anchored<'a>, number: usize) -> Result<Vec<Pl
     }
     let place = |at: usize| {
         let start = at + hunk.left.len();
-        Place { range: start..start + hunk.old.len(), new: hunk.new, hunk: number }
+        Replacement { range: start..start + hunk.old.len(), new: hunk.new, hunk: number }
     };
     Ok(found.into_iter().map(place).collect())
 }

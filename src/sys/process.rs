@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fs, io};
 
-use known::Known;
+use known::KnownThread;
 
 use super::namespace::{self, Kind};
 
@@ -100,7 +100,7 @@ pub fn has_session(leader: u32) -> bool {
 
 /// The name the kernel keeps (`comm`), at most 15 bytes; more for a thread of the kernel.
 pub fn name(pid: u32) -> Option<OsString> {
-    known::ask(pid, Known::name)
+    known::ask(pid, KnownThread::name)
 }
 
 /// Describes a process for messages. 0 is one in a pid namespace that is not visible to us, about which the kernel tells

@@ -30,10 +30,10 @@ const UNLISTED_FOR: Duration = Duration::from_millis(20);
 
 /// Directories of lower that let everybody through. A leaf.
 #[derive(Default)]
-pub(in crate::overlay) struct Passable(Mutex<Known>);
+pub(in crate::overlay) struct Passable(Mutex<KnownDirs>);
 
 #[derive(Default)]
-struct Known {
+struct KnownDirs {
     dirs: HashMap<InodeKey, Looked>,
     /// How often an ACL was set through the view: what was looked at before that is not learned.
     lists_given: u64,

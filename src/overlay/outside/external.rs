@@ -47,7 +47,7 @@ struct Outside {
 }
 
 /// What the last event of a path told.
-enum Told {
+enum LastTold {
     /// An earlier daemon told this content, and nothing of ours has landed there since.
     Before(Option<Digest>),
     /// This daemon told it, with what was known of the path then.
@@ -74,7 +74,7 @@ struct Doubted {
 
 /// What this daemon has told, and what an earlier one told if nothing of ours has landed at the path since.
 #[derive(Default)]
-pub(in crate::overlay) struct Heralded(HashMap<RelPath, Told>);
+pub(in crate::overlay) struct Heralded(HashMap<RelPath, LastTold>);
 
 impl Overlay {
     /// Returns how others changed a path that fettlefs knows (SPEC §9). Times are only a hint; the hash decides.
@@ -203,7 +203,7 @@ impl Overlay {
         // A new session has nothing to remember.
         if !held.is_empty() || !touched.is_empty() {
             let told = self.store.told_external()?;
-            let told = told.into_iter().map(|(path, digest)| (path, Told::Before(digest)));
+            let told = told.into_iter().map(|(path, digest)| (path, LastTold::Before(digest)));
             self.state.lock().heralded.0.extend(told);
         }
         if !touched.is_empty() {
@@ -285,7 +285,7 @@ impl Overlay {
                 return Ok(None);
             }
             let event = self.external_event(&state, path, &outside);
-            state.heralded.0.insert(path.clone(), Told::Now(outside, expected));
+            state.heralded.0.insert(path.clone(), LastTold::Now(outside, expected));
             return Ok(Some(event));
         }
     }
@@ -401,8 +401,8 @@ impl Expected {
 impl Heralded {
     fn has(&self, path: &RelPath, expected: &Expected, outside: &Outside) -> bool {
         self.0.get(path).is_some_and(|told| match told {
-            Told::Before(digest) => *digest == outside.digest,
-            Told::Now(told, since) => {
+            LastTold::Before(digest) => *digest == outside.digest,
+            LastTold::Now(told, since) => {
                 (told.standing, told.digest) == (outside.standing, outside.digest) && since == expected
             }
         })

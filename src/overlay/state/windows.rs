@@ -42,12 +42,12 @@ struct Window {
     last: Instant,
     /// What the last landing left in lower. Anything else there was put there by someone else, and ends the window.
     landed: Option<Stamp>,
-    told: Told,
+    learnt_from: LearntFrom,
 }
 
 /// Where the knowledge of what a landing left comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum LearntFrom {
     /// This daemon, which landed it and has noted what else it did to it since.
     Landing,
     /// The log, after a crash. The file may have been given other times since; then its content tells, if it was hashed.
@@ -274,7 +274,7 @@ impl Windows {
         let stamp = present.meta.map(|meta| meta.stamp());
         let of_inode = stamp.and_then(|stamp| self.of.get(&stamp.number()));
         // The inode number may be another file's by now.
-        let of_inode = of_inode.filter(|window| window.told == Told::Landing || window.is_as_left(stamp));
+        let of_inode = of_inode.filter(|window| window.learnt_from == LearntFrom::Landing || window.is_as_left(stamp));
         let windows = [self.at.get(path), of_inode];
         if let Some(open) = windows.into_iter().flatten().find(|window| window.is_as_left(stamp)) {
             let is_own = self.at.get(path).is_some_and(|own| own.is_as_left(stamp));
@@ -339,7 +339,7 @@ impl Windows {
             first: landing.note.first,
             last: now.checked_sub(landing.age).unwrap_or(now),
             landed,
-            told: Told::Log(landing.left.and_then(|left| left.content).map(|kept| kept.digest)),
+            learnt_from: LearntFrom::Log(landing.left.and_then(|left| left.content).map(|kept| kept.digest)),
         };
         let here = there.filter(|(there, _)| landed.is_some_and(|landed| landed.number() == there.number()));
         if landing.is_last && (landed.is_none() || here.is_some()) {
@@ -354,13 +354,13 @@ impl Windows {
     /// If the log says that what is at `path` landed with other times: its stamp then, and its content.
     fn told_otherwise(&self, path: &RelPath, now: &Stamp) -> Option<(Stamp, Option<Digest>)> {
         let windows = [self.at.get(path), self.of.get(&now.number())];
-        windows.into_iter().flatten().find_map(|window| match (window.told, window.landed) {
-            (Told::Log(content), Some(landed))
+        windows.into_iter().flatten().find_map(|window| match (window.learnt_from, window.landed) {
+            (LearntFrom::Log(content), Some(landed))
                 if landed.number() == now.number() && landed.size == now.size && landed.mtime != now.mtime =>
             {
                 Some((landed, content))
             }
-            (Told::Log(_) | Told::Landing, _) => None,
+            (LearntFrom::Log(_) | LearntFrom::Landing, _) => None,
         })
     }
 
@@ -375,10 +375,15 @@ impl Windows {
     pub fn note(&mut self, path: &RelPath, judged_against: Option<Kept>, landed: Option<&Meta>, setting: Setting) {
         let last = Instant::now();
         let stamp = landed.map(Meta::stamp);
-        let opened =
-            || Window { opened_at: path.clone(), first: judged_against, last, landed: stamp, told: Told::Landing };
+        let opened = || Window {
+            opened_at: path.clone(),
+            first: judged_against,
+            last,
+            landed: stamp,
+            learnt_from: LearntFrom::Landing,
+        };
         let window = self.at.entry(path.clone()).or_insert_with(opened);
-        (window.last, window.landed, window.told) = (last, stamp, Told::Landing);
+        (window.last, window.landed, window.learnt_from) = (last, stamp, LearntFrom::Landing);
         let window = window.clone();
         if let Some(landed) = landed.filter(|landed| landed.links > 1) {
             self.of.insert(landed.number(), window);

@@ -35,10 +35,10 @@ const PATHS_MAX: usize = 10_000;
 
 /// Guarded by itself; a leaf of the lock order. `/proc` is read without it.
 #[derive(Default)]
-pub(in crate::overlay) struct Goes(Mutex<Known>);
+pub(in crate::overlay) struct Goes(Mutex<KnownGoes>);
 
 #[derive(Default)]
-struct Known {
+struct KnownGoes {
     processes: HashMap<u32, Go>,
     /// How many goes have begun: a change that was part of an earlier one is not taken into the next.
     count: u64,
@@ -143,7 +143,7 @@ impl Go {
     }
 }
 
-impl Known {
+impl KnownGoes {
     fn answer(&mut self, (process, tree): (u32, u32), (path, doing): (&RelPath, Doing), now: Instant) -> (u64, Answer) {
         let hash = self.paths.hash_one(path);
         let live = self.processes.get(&process).filter(|go| now - go.at < WITHIN && go.takes(hash, doing));
@@ -352,7 +352,7 @@ mod tests {
     use super::*;
 
     /// Goes of process 1 and 2, at times in milliseconds.
-    struct Clock(Known, Instant);
+    struct Clock(KnownGoes, Instant);
 
     impl Clock {
         /// What a change is part of, recorded as `became`.
@@ -372,7 +372,7 @@ mod tests {
     }
 
     fn clock() -> Clock {
-        Clock(Known::default(), Instant::now())
+        Clock(KnownGoes::default(), Instant::now())
     }
 
     fn of(first: u64) -> Answer {

@@ -23,10 +23,10 @@ const REFUSALS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Guarded by itself; a leaf of the lock order. `/proc` is read under it, which waits for no process.
 #[derive(Default)]
-pub struct Runs(Mutex<Known>);
+pub struct Runs(Mutex<KnownRuns>);
 
 #[derive(Default)]
-struct Known {
+struct KnownRuns {
     live: Vec<Run>,
     /// Runners, by the mount namespace that a process of theirs was met in. Never by our own, which any process may be
     /// in.
@@ -68,7 +68,7 @@ impl Runs {
             (process::began(runner) == Some(began)).then_some((runner, end))
         });
         let outside = store.noted_outside()?.into_iter().collect();
-        Ok(Self(Mutex::new(Known { had_been, outside, awaited: awaited.collect(), ..Known::default() })))
+        Ok(Self(Mutex::new(KnownRuns { had_been, outside, awaited: awaited.collect(), ..KnownRuns::default() })))
     }
 
     /// What `runner` starts is a run from here on. Returns `None` if it has one already, or if none can begin any more.
@@ -176,7 +176,7 @@ enum Above {
     Unknown,
 }
 
-impl Known {
+impl KnownRuns {
     fn runner_of(&mut self, pid: u32) -> Option<u32> {
         let namespace = namespace::of(pid, Kind::Mount).ok();
         if let Some(runner) = namespace.and_then(|namespace| self.namespaces.get(&namespace)) {

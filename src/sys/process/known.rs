@@ -23,11 +23,11 @@ use super::{CMDLINE_BYTES_MAX, NAME_BYTES_MAX, proc_path, readable_cmdline, tgid
 const KEPT_MAX: usize = 16;
 
 /// Most recently asked first.
-static KEPT: Mutex<VecDeque<Arc<Known>>> = Mutex::new(VecDeque::new());
+static KEPT: Mutex<VecDeque<Arc<KnownThread>>> = Mutex::new(VecDeque::new());
 
 /// A thread, whether it has ended meanwhile or not.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct KnownThread {
     tid: u32,
     /// The leader of its thread group, which does not change: if another thread than the leader calls `execve`, it takes
     /// over the leader's number, and the files of its own old number tell nothing any more.
@@ -38,17 +38,17 @@ pub(super) struct Known {
 }
 
 /// Returns what `question` finds out about a thread; `None` if the thread has ended.
-pub(super) fn ask<T>(tid: u32, question: impl Fn(&Known) -> Option<T>) -> Option<T> {
+pub(super) fn ask<T>(tid: u32, question: impl Fn(&KnownThread) -> Option<T>) -> Option<T> {
     let answer = kept(tid).and_then(|known| question(&known));
     answer.or_else(|| {
-        let known = Known::open(tid)?;
+        let known = KnownThread::open(tid)?;
         let answer = question(&known)?;
         keep(known);
         Some(answer)
     })
 }
 
-fn kept(tid: u32) -> Option<Arc<Known>> {
+fn kept(tid: u32) -> Option<Arc<KnownThread>> {
     let mut kept = KEPT.lock();
     let at = kept.iter().position(|known| known.tid == tid)?;
     if at > 0 {
@@ -59,14 +59,14 @@ fn kept(tid: u32) -> Option<Arc<Known>> {
 }
 
 /// Replaces an entry with the same number.
-fn keep(known: Known) {
+fn keep(known: KnownThread) {
     let mut kept = KEPT.lock();
     kept.retain(|other| other.tid != known.tid);
     kept.truncate(KEPT_MAX - 1);
     kept.push_front(Arc::new(known));
 }
 
-impl Known {
+impl KnownThread {
     fn open(tid: u32) -> Option<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(proc_path(tid, ""), flags, Mode::empty()).ok()?;
