@@ -976,6 +976,23 @@ fn what_is_written_to_a_change_while_it_is_decided_on_outlives_a_kill() {
     }
 }
 
+/// As when a change is discarded while another name of its file lands.
+#[test]
+fn a_row_that_was_dropped_before_another_landing_is_recorded_stays_dropped() {
+    let mut bench = Bench::new();
+    bench.recover().unwrap();
+    let [gone, stays] = [(); 2].map(|()| bench.store().reserve_upper());
+    [gone, stays].iter().for_each(|id| bench.save_new_row(*id));
+    let as_landed = |row: UpperRow| UpperRow { base: Base::of(super::Below::of(Some(&bench.meta("a")))), ..row };
+    std::fs::write(bench.path("a"), "landed\n").unwrap();
+    let rows: Vec<_> = bench.store().load_upper().unwrap().into_iter().map(as_landed).collect();
+    let mut epilogue = Epilogue::default();
+    epilogue.save_others(rows.clone());
+    bench.store().remove_upper(gone).unwrap();
+    bench.store().record_epilogue(&epilogue).unwrap();
+    assert_eq!(bench.store().load_upper().unwrap(), rows[1..]);
+}
+
 /// A new file of which nothing is told beside its id.
 fn held(id: &ChangeId) -> Held {
     Held {

@@ -72,6 +72,9 @@ pub struct Epilogue {
     pub drop: Vec<UpperId>,
     /// Upper entries that are new or have changed.
     pub save: Vec<UpperRow>,
+    /// Upper entries of others that have changed, as far as their rows are still there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub update: Vec<UpperRow>,
     pub verdicts: Vec<(ChangeId, RelPath, Fate)>,
     pub anchors: Vec<Anchor>,
     /// Stored as `dirs`: version 6 used this field's name for something else, and intents of its time are read, too.
@@ -83,19 +86,21 @@ pub struct Epilogue {
 impl Epilogue {
     /// Adds the epilogue of something else that is done at the same moment.
     pub fn add(&mut self, other: Self) {
-        let Self { drop, save, verdicts, anchors, moved_dirs, events } = other;
+        let Self { drop, save, update, verdicts, anchors, moved_dirs, events } = other;
         self.drop.extend(drop);
         self.save.extend(save);
+        self.update.extend(update);
         self.verdicts.extend(verdicts);
         self.anchors.extend(anchors);
         self.moved_dirs.extend(moved_dirs);
         self.events.extend(events);
     }
 
-    /// Saves rows that a landing has changed as well, except those that it drops or saves already.
+    /// Saves rows that a landing has changed as well, except those that it drops or saves already. The holder of a claim
+    /// on one may drop its row before this is written: then it stays dropped.
     pub fn save_others(&mut self, mut rows: Vec<UpperRow>) {
         rows.retain(|row| !self.drop.contains(&row.id) && self.save.iter().all(|saved| saved.id != row.id));
-        self.save.extend(rows);
+        self.update.extend(rows);
     }
 
     /// `backups` are the backups of what was replaced, with the names that they got; events of their paths carry these
@@ -103,6 +108,7 @@ impl Epilogue {
     pub(super) fn write(&self, tx: &Transaction<'_>, backups: &[(&Backup, &String)]) -> Result<Option<OperationId>> {
         self.drop.iter().try_for_each(|id| upper::delete(tx, *id))?;
         self.save.iter().try_for_each(|row| upper::put(tx, row))?;
+        self.update.iter().try_for_each(|row| upper::update(tx, row))?;
         self.verdicts.iter().try_for_each(|(id, path, fate)| verdicts::put(tx, id, path, fate))?;
         self.anchors.iter().try_for_each(|anchor| anchors::put(tx, anchor))?;
         self.moved_dirs.iter().try_for_each(|moved| anchors::put_moved_dir(tx, moved))?;
@@ -313,7 +319,8 @@ impl Intent {
             Act::Exchange { .. } | Act::Link { .. } => Vec::new(),
         });
         let anchors = self.epilogue.anchors.iter().filter_map(|anchor| Some(anchor.known.kept()?.digest));
-        let bases = self.epilogue.save.iter().flat_map(|row| row.base.contents());
+        let saved = self.epilogue.save.iter().chain(&self.epilogue.update);
+        let bases = saved.flat_map(|row| row.base.contents());
         let backups = self.backups.iter().map(|backup| backup.digest);
         rewritten.chain(anchors).chain(bases).chain(backups).collect::<Vec<_>>().into_iter()
     }

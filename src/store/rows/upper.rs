@@ -448,11 +448,7 @@ impl Store {
 
     /// Saves a changed row, but does nothing if the entry is gone.
     pub fn update_upper(&self, row: &UpperRow) -> Result<()> {
-        self.database.lock().write(|tx| {
-            let mut update = tx.prepare_cached("UPDATE upper SET row = ?2 WHERE id = ?1")?;
-            update.execute((row.id.number(), to_row(row)?))?;
-            Ok(())
-        })
+        self.database.lock().write(|tx| update(tx, row))
     }
 
     /// Puts one entry in the place of another.
@@ -481,6 +477,15 @@ pub(in crate::store) fn put(tx: &Transaction<'_>, row: &UpperRow) -> Result<()> 
     let mut statement = tx.prepare_cached("INSERT OR REPLACE INTO upper (id, row) VALUES (?1, ?2)")?;
     statement.execute((row.id.number(), to_row(row)?))?;
     ids::put(tx, row)
+}
+
+/// Like [`put`], but does nothing if the entry is gone.
+pub(in crate::store) fn update(tx: &Transaction<'_>, row: &UpperRow) -> Result<()> {
+    let mut statement = tx.prepare_cached("UPDATE upper SET row = ?2 WHERE id = ?1")?;
+    match statement.execute((row.id.number(), to_row(row)?))? {
+        0 => Ok(()),
+        _ => ids::put(tx, row),
+    }
 }
 
 pub(in crate::store) fn delete(tx: &Transaction<'_>, id: UpperId) -> Result<()> {
