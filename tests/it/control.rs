@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::cli::{EDITED, NEW, OLD, id_of, small, work};
-use crate::harness::{View, eventually, mounted_scratch};
+use crate::harness::{View, eventually, mounted_scratch, within};
 
 const VERSION: &str = "{\"v\":1,\"op\":\"version\"}\n";
 const STATUS: &str = "{\"v\":1,\"op\":\"status\"}\n";
@@ -598,7 +598,7 @@ fn an_unmount_whose_answer_nobody_reads_ends_the_view_by_the_next_request() {
     eventually("it is unmounted", || !view.is_mounted());
 }
 
-/// It waits for a writer itself, for longer than a mount that is taken away waits for those who are still in it.
+/// The confirm waits for a writer, for longer than a mount that is taken away waits for those who are still in it.
 #[test]
 fn an_unmount_waits_for_a_confirm_that_is_under_way() {
     let scratch = mounted_scratch!();
@@ -611,7 +611,7 @@ fn an_unmount_waits_for_a_confirm_that_is_under_way() {
     confirm.write_all(request.as_bytes()).expect("the request is taken");
     assert_eq!(ask(&unmount, "{\"v\":1,\"op\":\"unmount\",\"force\":true}\n")["ok"], true);
     drop(unmount);
-    thread::sleep(Duration::from_secs(4));
+    assert!(!within(Duration::from_secs(4), || !view.is_mounted()), "it waits");
     drop(writer);
     let mut told = String::new();
     confirm.read_to_string(&mut told).expect("it is answered");
