@@ -1,10 +1,11 @@
 //! One project to ask about, with its view and the way it is mounted.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::Requests;
 use crate::overlay::{Overlay, RuleSource};
+use crate::sys::mount::Device;
 
 pub struct Project {
     pub overlay: Arc<Overlay>,
@@ -21,6 +22,8 @@ pub struct Project {
 pub struct Mounted {
     /// Where programs find the view. If it covers the project only in some namespaces, this holds in those.
     pub mountpoint: PathBuf,
+    /// Of the view's file system; unset until it is mounted.
+    pub number: OnceLock<Device>,
     /// For a view that only runs see: the process that keeps its mount namespace.
     pub keeper: Option<u32>,
     /// Asks the daemon to end, and returns at once. Called once the answer to `unmount` has been delivered.

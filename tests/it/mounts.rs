@@ -160,6 +160,47 @@ fn plain_umount_is_as_safe_as_unmount() {
 }
 
 #[test]
+fn what_is_mounted_over_the_view_is_not_taken_away_in_its_place() {
+    let scratch = mounted_scratch!();
+    let view = scratch.mount_at("view");
+    let over = view.root().to_owned();
+    let mounted = scratch.command("mount").args(["-t", "tmpfs", "none"]).arg(&over).output().expect("mount");
+    Output::from(mounted).ok();
+    fs::write(over.join("precious"), "only here\n").expect("write in the tmpfs");
+    for more in [&[] as &[&str], &["--dry-run"], &["--force"]] {
+        let mut command = scratch.fettlefs();
+        command.current_dir(scratch.root()).arg("unmount").args(more).arg(scratch.project());
+        refused(&command.output().expect("unmount").into(), 5, &["tmpfs is mounted over the view", "umount it first"]);
+    }
+    assert!(!scratch.daemons().is_empty(), "it goes on");
+    let status = scratch.fettlefs().arg("-C").arg(scratch.project()).args(["status", "--json"]).output();
+    let pid = Output::from(status.expect("status")).json()["pid"].to_string();
+    scratch.command("kill").arg(pid).status().expect("kill");
+    eventually("the daemon is gone", || scratch.daemons().is_empty());
+    assert_eq!(fs::read_to_string(over.join("precious")).expect("precious"), "only here\n");
+    detach(&over);
+    detach(&over);
+}
+
+#[test]
+fn a_view_whose_directory_was_renamed_ends_its_session_all_the_same() {
+    let scratch = mounted_scratch!();
+    fs::create_dir_all(scratch.root().join("around/view")).expect("mkdir");
+    let view = scratch.mount_at("around/view");
+    view.write("made", lines(300));
+    let pid = view.daemon_pid().to_string();
+    let renamed = scratch.root().join("renamed");
+    fs::rename(scratch.root().join("around"), &renamed).expect("rename");
+    scratch.command("kill").arg(pid).status().expect("kill");
+    eventually("the daemon is gone", || scratch.daemons().is_empty());
+    drop(view);
+    detach(&renamed.join("view"));
+    let again = scratch.mount();
+    fs::remove_file(again.path("made")).expect("delete");
+    assert_eq!(again.only_held().path, "made", "another session's large file is not deleted unreviewed");
+}
+
+#[test]
 fn a_second_mount_is_refused_and_says_who_holds_the_project() {
     let scratch = mounted_scratch!();
     for mountpoint in [None, Some("view")] {

@@ -11,8 +11,8 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ use crate::protocol::{ErrorBody, ErrorCode, PROJECT_LINK, STATE_DIRECTORY};
 use crate::store::{self, HolderNote, Lock, Recovered, Store};
 use crate::sys::guard::Guard;
 use crate::sys::keeper::Keeper;
-use crate::sys::mount::{ConnectionAbort, Device, Door, is_death, mount_fuse, mount_fuse_with_helper};
+use crate::sys::mount::{ConnectionAbort, Device, Door, is_death, mount_fuse, mount_fuse_with_helper, mount_over};
 use crate::sys::namespace::Leave;
 use crate::sys::signals::{Signal, Termination, Wakeup};
 use crate::sys::thread;
@@ -100,10 +100,27 @@ impl Standing {
     /// ordinary user may not be able to cut a connection, and then the session ends with this process.
     fn end(&self) -> Result<bool> {
         if !self.is_kept {
+            self.check_on_top()?;
             return take_away(&self.path).map_err(ErrorBody::from).and_then(|()| self.uncover()).map(|()| true);
         }
-        let cut = self.abort.cut().inspect_err(|err| log::warn!("cut the connection to the view: {err}"));
-        Ok(cut.is_ok())
+        Ok(self.cut())
+    }
+
+    /// Returns whether the kernel ends the session now.
+    fn cut(&self) -> bool {
+        self.abort.cut().inspect_err(|err| log::warn!("cut the connection to the view: {err}")).is_ok()
+    }
+
+    /// Whoever unmounts by path takes the topmost mount, and what somebody mounted over the view is not ours to take.
+    fn check_on_top(&self) -> Result<()> {
+        let over = mount_over(&self.path, self.number);
+        match over.map_err(|err| failure(&format!("look for a mount on {}", self.path.display()), &err))? {
+            Some(over) => {
+                let (what, place) = (over.fs_type.display(), self.path.display());
+                Err(ErrorBody::new(ErrorCode::Busy, format!("{what} is mounted over the view on {place}: both stay")))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Takes away the mounts of dead daemons below the view. To be called when the view itself is gone.
@@ -183,26 +200,36 @@ impl Daemon {
 
     /// Ends a mount that the caller has not been told of.
     pub fn give_up(mut self) -> std::result::Result<(), Failure> {
-        self.detach(Duration::ZERO, Duration::ZERO)?;
-        Ok(self.close(Duration::ZERO)?)
+        let detached = self.detach(Duration::ZERO, Duration::ZERO);
+        Ok(self.close_after(detached, Duration::ZERO)?)
     }
 
     /// Sleeps until the mount is to end, and ends it.
     pub fn serve_until_the_end(mut self) -> Result<()> {
-        match self.ends.recv() {
+        let (detached, requests_wait) = match self.ends.recv() {
             Ok(End::SessionOver) => {
                 self.session_over();
-                self.standing.uncover()?;
+                (self.standing.uncover(), REQUESTS_WAIT)
             }
             Ok(End::Signalled(signal)) => {
                 log::warn!("ending, for {signal:?}");
-                self.detach(SIGNALLED_WAIT, SIGNALLED_WAIT)?;
-                return self.close(Duration::ZERO);
+                (self.detach(SIGNALLED_WAIT, SIGNALLED_WAIT), Duration::ZERO)
             }
             // It cannot fail, since `self` has a sender; the mount would end all the same.
-            Ok(End::Asked) | Err(_) => self.detach(Duration::ZERO, REQUESTS_WAIT)?,
+            Ok(End::Asked) | Err(_) => (self.detach(Duration::ZERO, REQUESTS_WAIT), REQUESTS_WAIT),
+        };
+        self.close_after(detached, requests_wait)
+    }
+
+    /// Closes even where the mount could not be taken away: the session ends with this process in any case.
+    fn close_after(self, detached: Result<()>, requests_wait: Duration) -> Result<()> {
+        match (detached, self.close(requests_wait)) {
+            (Err(first), Err(second)) => {
+                log::error!("{}", first.message);
+                Err(second)
+            }
+            (detached, closed) => detached.and(closed),
         }
-        self.close(REQUESTS_WAIT)
     }
 
     /// Takes the mount away and gives programs inside a moment. Nothing that they wrote and closed is lost by it.
@@ -214,11 +241,14 @@ impl Daemon {
         self.project.overlay.store().end_waits();
         // Their answers go through the view, or their programs are in it.
         wait_for_requests(&self.project, requests_wait);
-        let is_over_soon = self.standing.end()?;
+        let ended = self.standing.end();
         // A program in the middle of a close learns the verdict before it is cut off.
         self.project.overlay.wait_for_judgings();
+        // Where the mount stays, nobody may write to it after the session.
+        let is_over_soon = ended.as_ref().map_or_else(|_stays| self.standing.cut(), |is_over_soon| *is_over_soon);
+        let detached = ended.map(|_| ());
         if !is_over_soon {
-            return Ok(());
+            return detached;
         }
         match self.ends.recv_timeout(DETACHED_SESSION_MAX) {
             Ok(End::SessionOver) => self.session_over(),
@@ -226,7 +256,7 @@ impl Daemon {
             // A second signal ends the waiting.
             Ok(End::Signalled(_) | End::Asked) => {}
         }
-        Ok(())
+        detached
     }
 
     fn session_over(&mut self) {
@@ -310,6 +340,9 @@ fn begin(
     let below = looking.map(|looking| looking.join().unwrap_or_default()).unwrap_or_default();
     let door = mount(plan, keeper)?;
     let mount = NewMount(Some(Standing::of(plan, door.number, keeper)));
+    if let Some(mounted) = &project.mounted {
+        mounted.number.get_or_init(|| door.number);
+    }
     // Before this process asks anything of the mount: if it died while asking, it would wait for its own answer.
     if let Some(guard) = &mut guard {
         tell_guard(guard, mount.standing().number);
@@ -432,6 +465,7 @@ fn project(plan: &Plan, overlay: Arc<Overlay>, end: Sender<End>, keeper: Option<
         owner: rustix::process::getuid().as_raw(),
         mounted: Some(Mounted {
             mountpoint: plan.mountpoint.clone(),
+            number: OnceLock::new(),
             keeper: keeper.map(Keeper::pid),
             ask_end: Arc::new(ask_end),
             requests: Arc::default(),

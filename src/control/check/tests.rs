@@ -1,6 +1,6 @@
 use std::ffi::OsStr;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::*;
 use crate::control::project::Mounted;
@@ -83,7 +83,12 @@ fn mounted(dir: &Path) -> Project {
     let source = RuleSource::default();
     let policy = Policy::load(&lower, &source).unwrap();
     let overlay = Arc::new(Overlay::new(lower, store, policy, Grants::default()).unwrap());
-    let mounted =
-        Mounted { mountpoint: dir.to_owned(), keeper: None, ask_end: Arc::new(|| {}), requests: Arc::default() };
+    let mounted = Mounted {
+        mountpoint: dir.to_owned(),
+        number: OnceLock::new(),
+        keeper: None,
+        ask_end: Arc::new(|| {}),
+        requests: Arc::default(),
+    };
     Project { overlay, path: dir.to_owned(), source, owner: 0, mounted: Some(mounted) }
 }

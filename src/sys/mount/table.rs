@@ -111,6 +111,12 @@ pub fn mount_at(path: &Path) -> io::Result<Option<MountEntry>> {
     Ok(mounts()?.into_iter().find(|mount| mount.id == id && mount.mountpoint == resolved))
 }
 
+/// The mount that somebody else has put over the file system `number`, which was mounted at `path`. What is unmounted by
+/// that path is the topmost mount, with all that only it holds.
+pub fn mount_over(path: &Path, number: Device) -> io::Result<Option<MountEntry>> {
+    Ok(mount_at(path)?.filter(|top| top.device != number))
+}
+
 /// True if the kernel says that a place is no mount's root; false if it does not say. Sends no request to the file
 /// system.
 fn is_inside_one(place: &OwnedFd) -> bool {
