@@ -28,7 +28,7 @@ mod socket;
 
 pub use answers::project_file;
 pub use desk::{DESK_ROOT, Desk, VirtualMeta};
-pub use project::{Mounted, Project};
+pub use project::{Mounted, Project, check_nothing_over};
 pub use requests::Requests;
 pub use rights::{Asker, check_in_no_run, check_outside};
 pub use serve::{Served, serve};

@@ -1,11 +1,12 @@
 //! One project to ask about, with its view and the way it is mounted.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use super::Requests;
 use crate::overlay::{Overlay, RuleSource};
-use crate::sys::mount::Device;
+use crate::protocol::{ErrorBody, ErrorCode};
+use crate::sys::mount::{Device, mount_over};
 
 pub struct Project {
     pub overlay: Arc<Overlay>,
@@ -29,4 +30,19 @@ pub struct Mounted {
     /// Asks the daemon to end, and returns at once. Called once the answer to `unmount` has been delivered.
     pub ask_end: Arc<dyn Fn() + Send + Sync>,
     pub requests: Arc<Requests>,
+}
+
+/// Whoever unmounts the view `number` by its path takes the topmost mount there, with all that only it holds. What
+/// somebody else has mounted over the view is not ours to take.
+pub fn check_nothing_over(path: &Path, number: Device) -> Result<(), ErrorBody> {
+    let place = path.display();
+    let over = mount_over(path, number);
+    match over.map_err(|err| ErrorBody::new(ErrorCode::Io, format!("look for a mount on {place}: {err}")))? {
+        Some(over) => {
+            let what = over.fs_type.display();
+            let message = format!("{what} is mounted over the view on {place}: umount it first");
+            Err(ErrorBody::new(ErrorCode::Busy, message))
+        }
+        None => Ok(()),
+    }
 }

@@ -6,7 +6,7 @@ use super::answers::{self, failed};
 use super::filter::Filter;
 use super::held::{act, looking_again, review};
 use super::read::Receipt;
-use super::{Asker, Mounted, Project};
+use super::{Asker, Project, check_nothing_over};
 use super::{backups, blame, check, held, patch, read, rights, runs};
 use crate::model::{ChangeId, OperationId};
 use crate::overlay::{ConfirmHow, Expiry, Merging, UndoHow, Undone, no_such_operation};
@@ -16,7 +16,6 @@ use crate::protocol::{
     VersionReply, WritingNow, page,
 };
 use crate::store::Fault;
-use crate::sys::mount::mount_over;
 use crate::sys::process;
 
 /// How long `flush` and `unmount` wait for writers unless told otherwise. Long enough for a build to finish a file,
@@ -236,7 +235,10 @@ fn unmount(request: &Request, asker: &Asker, project: &Project) -> Result<Reply>
         let message = format!("{} is not mounted", project.path.display());
         return Err(ErrorBody::new(ErrorCode::NotMounted, message));
     };
-    check_nothing_over(mounted)?;
+    // Not by `force` either. A view of runs is not taken away by its path.
+    if let Some(&number) = mounted.number.get().filter(|_| mounted.keeper.is_none()) {
+        check_nothing_over(&mounted.mountpoint, number)?;
+    }
     check_nobody_runs(request, project)?;
     if !request.dry_run {
         wait_for_writers(request, project)?;
@@ -256,20 +258,6 @@ fn unmount(request: &Request, asker: &Asker, project: &Project) -> Result<Reply>
         project.overlay.leave_judgings();
     }
     Ok(Reply::Unmount(UnmountReply { outcomes, more: 0, held, held_count, notices, dry_run: request.dry_run }))
-}
-
-/// What lies over the view would be taken away in its place, and its content may be nowhere else; so `force` does not
-/// help. A view of runs is not taken away by its path.
-fn check_nothing_over(mounted: &Mounted) -> Result<()> {
-    let Some(&number) = mounted.number.get().filter(|_| mounted.keeper.is_none()) else { return Ok(()) };
-    match mount_over(&mounted.mountpoint, number).map_err(failed)? {
-        Some(over) => {
-            let (what, place) = (over.fs_type.display(), mounted.mountpoint.display());
-            let message = format!("{what} is mounted over the view on {place}: umount it first");
-            Err(ErrorBody::new(ErrorCode::Busy, message))
-        }
-        None => Ok(()),
-    }
 }
 
 /// A run's programs would lose the view under their feet. `force` shuts it to them, as it lies over the

@@ -28,7 +28,7 @@ pub fn are_told(plan: &Plan) -> bool {
 }
 
 /// Returns a remark on the names in a mountpoint that is not the project. To be called before the mount.
-pub fn covered(mountpoint: &Path) -> Option<String> {
+pub fn names(mountpoint: &Path) -> Option<String> {
     // A dead mount on it cannot be read, and has nothing of its own.
     let mut names: Vec<_> = fs::read_dir(mountpoint).ok()?.flatten().map(|entry| entry.file_name()).collect();
     names.sort();
@@ -55,7 +55,8 @@ pub fn processes(mountpoint: &Path, caller: Caller) -> Vec<String> {
     standing_in(mountpoint).into_iter().filter(|one| one.pid != caller.pid).map(remark).collect()
 }
 
-/// True if a process has its working directory in `mountpoint`. One that only has a file open there is not helped by `cd .`.
+/// True if a process has its working directory in `mountpoint`. One that only has a file open there is not helped by
+/// `cd .`.
 fn works_in(pid: u32, mountpoint: &Path) -> bool {
     fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|directory| directory.starts_with(mountpoint))
 }

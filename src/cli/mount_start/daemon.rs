@@ -25,14 +25,14 @@ use super::plan::{Plan, dead_mount_at, take_away, take_dead_away};
 use super::say;
 use super::{bystanders, git_exclude};
 use crate::client::ClientError;
-use crate::control::{Desk, Mounted, Project, Socket, check_in_no_run};
+use crate::control::{Desk, Mounted, Project, Socket, check_in_no_run, check_nothing_over};
 use crate::fuse;
 use crate::overlay::{self, Overlay, PolicyError, PolicyLoading};
 use crate::protocol::{ErrorBody, ErrorCode, PROJECT_LINK, STATE_DIRECTORY};
 use crate::store::{self, HolderNote, Lock, Recovered, Store};
 use crate::sys::guard::Guard;
 use crate::sys::keeper::Keeper;
-use crate::sys::mount::{ConnectionAbort, Device, Door, is_death, mount_fuse, mount_fuse_with_helper, mount_over};
+use crate::sys::mount::{ConnectionAbort, Device, Door, is_death, mount_fuse, mount_fuse_with_helper};
 use crate::sys::namespace::Leave;
 use crate::sys::signals::{Signal, Termination, Wakeup};
 use crate::sys::thread;
@@ -100,7 +100,7 @@ impl Standing {
     /// ordinary user may not be able to cut a connection, and then the session ends with this process.
     fn end(&self) -> Result<bool> {
         if !self.is_kept {
-            self.check_on_top()?;
+            check_nothing_over(&self.path, self.number)?;
             return take_away(&self.path).map_err(ErrorBody::from).and_then(|()| self.uncover()).map(|()| true);
         }
         Ok(self.cut())
@@ -109,18 +109,6 @@ impl Standing {
     /// Returns whether the kernel ends the session now.
     fn cut(&self) -> bool {
         self.abort.cut().inspect_err(|err| log::warn!("cut the connection to the view: {err}")).is_ok()
-    }
-
-    /// Whoever unmounts by path takes the topmost mount, and what somebody mounted over the view is not ours to take.
-    fn check_on_top(&self) -> Result<()> {
-        let over = mount_over(&self.path, self.number);
-        match over.map_err(|err| failure(&format!("look for a mount on {}", self.path.display()), &err))? {
-            Some(over) => {
-                let (what, place) = (over.fs_type.display(), self.path.display());
-                Err(ErrorBody::new(ErrorCode::Busy, format!("{what} is mounted over the view on {place}: both stay")))
-            }
-            None => Ok(()),
-        }
     }
 
     /// Takes away the mounts of dead daemons below the view. To be called when the view itself is gone.
@@ -369,10 +357,10 @@ fn start_looking_for_bystanders(plan: &Plan) -> Result<Option<JoinHandle<Vec<Str
     if !bystanders::are_told(plan) {
         return Ok(None);
     }
-    let (project, mountpoint, caller) = (plan.project.clone(), plan.mountpoint.clone(), plan.caller);
+    let (mountpoint, is_project, caller) = (plan.mountpoint.clone(), plan.mountpoint == plan.project, plan.caller);
     let look = move || {
-        let covered = (mountpoint != project).then(|| bystanders::covered(&mountpoint)).flatten();
-        covered.into_iter().chain(bystanders::processes(&mountpoint, caller)).collect()
+        let names = if is_project { None } else { bystanders::names(&mountpoint) };
+        names.into_iter().chain(bystanders::processes(&mountpoint, caller)).collect()
     };
     start("bystanders", look).map(Some)
 }
