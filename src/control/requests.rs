@@ -2,7 +2,7 @@
 //! nobody works on the project any more once another process may have its lock.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
@@ -34,9 +34,8 @@ impl Requests {
 
     /// Waits at most `max` until none is under way. Returns how many still are.
     pub fn wait(&self, max: Duration) -> usize {
-        let until = Instant::now() + max;
         let mut counted = self.counted.lock();
-        while counted.under_way > 0 && !self.one_less.wait_until(&mut counted, until).timed_out() {}
+        self.one_less.wait_while_for(&mut counted, |counted| counted.under_way > 0, max);
         counted.under_way
     }
 

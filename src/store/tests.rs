@@ -987,7 +987,7 @@ fn a_row_that_was_dropped_before_another_landing_is_recorded_stays_dropped() {
     std::fs::write(bench.path("a"), "landed\n").unwrap();
     let rows: Vec<_> = bench.store().load_upper().unwrap().into_iter().map(as_landed).collect();
     let mut epilogue = Epilogue::default();
-    epilogue.save_others(rows.clone());
+    epilogue.update_others(rows.clone());
     bench.store().remove_upper(gone).unwrap();
     bench.store().record_epilogue(&epilogue).unwrap();
     assert_eq!(bench.store().load_upper().unwrap(), rows[1..]);

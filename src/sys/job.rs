@@ -13,7 +13,7 @@ use super::signals::{exchange_mask, receive, set_of, signal_descriptor};
 
 /// What a signal asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum JobControl {
     /// To end, by the signal of this number.
     End(i32),
     Stop,
@@ -38,16 +38,16 @@ impl Job {
     }
 
     /// Sleeps until one comes.
-    pub fn wait(&self) -> io::Result<Request> {
+    pub fn wait(&self) -> io::Result<JobControl> {
         loop {
             match rustix::event::poll(&mut [PollFd::new(&self.signals, PollFlags::IN)], None) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
             }
             match receive(&self.signals)?.map(|received| received.number) {
-                Some(libc::SIGTSTP) => return Ok(Request::Stop),
-                Some(libc::SIGCONT) => return Ok(Request::GoOn),
-                Some(number) => return Ok(Request::End(number)),
+                Some(libc::SIGTSTP) => return Ok(JobControl::Stop),
+                Some(libc::SIGCONT) => return Ok(JobControl::GoOn),
+                Some(number) => return Ok(JobControl::End(number)),
                 None => {}
             }
         }

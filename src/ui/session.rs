@@ -14,7 +14,7 @@ use super::model::{Input, Model, Task};
 use super::screen::Screen;
 use crate::client::Offline;
 use crate::protocol::{Acted, ErrorBody};
-use crate::sys::job::{self, Job};
+use crate::sys::job::{self, Job, JobControl};
 
 /// How stale a displayed `5s ago` may become.
 const DRAW_EVERY: Duration = Duration::from_secs(10);
@@ -45,7 +45,7 @@ pub enum ReviewError {
 
 enum News {
     Input(Input),
-    Told(job::Request),
+    Told(JobControl),
     Resized,
     Broken(io::Error),
 }
@@ -151,9 +151,9 @@ impl Desk {
                 let tasks = self.model.handle(input);
                 self.give(tasks, screen)?;
             }
-            News::Told(job::Request::End(signal)) => return Ok(Some(signal)),
-            News::Told(job::Request::Stop) => stop(screen)?,
-            News::Told(job::Request::GoOn) => screen.enter()?,
+            News::Told(JobControl::End(signal)) => return Ok(Some(signal)),
+            News::Told(JobControl::Stop) => stop(screen)?,
+            News::Told(JobControl::GoOn) => screen.enter()?,
             News::Resized => {}
             News::Broken(err) => return Err(err),
         }

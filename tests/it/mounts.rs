@@ -705,7 +705,7 @@ fn only_who_mounts_and_stands_in_the_project_is_told_to_leave() {
 fn what_lies_in_a_mountpoint_of_its_own_is_told() {
     let scratch = mounted_scratch!();
     let place = scratch.root().join("view");
-    std::fs::create_dir(&place).expect("a mountpoint");
+    fs::create_dir(&place).expect("a mountpoint");
     let told = || {
         let view = scratch.mount_at("view");
         let said = scratch.normalise(&view.mount_output.stderr);
@@ -713,11 +713,11 @@ fn what_lies_in_a_mountpoint_of_its_own_is_told() {
         said.lines().filter(|line| line.contains("is not empty")).collect::<Vec<_>>().join("\n")
     };
     assert_eq!(told(), "");
-    std::fs::write(place.join("b"), "written while nothing was mounted\n").expect("a file");
+    fs::write(place.join("b"), "written while nothing was mounted\n").expect("a file");
     assert_eq!(told(), "fettlefs: [scratch]/view is not empty: b cannot be reached until unmount");
-    std::fs::write(place.join("a\n"), "").expect("another");
+    fs::write(place.join("a\n"), "").expect("another");
     assert_eq!(told(), "fettlefs: [scratch]/view is not empty: a\\n and 1 more cannot be reached until unmount");
-    assert_eq!(std::fs::read_to_string(place.join("b")).expect("it"), "written while nothing was mounted\n");
+    assert_eq!(fs::read_to_string(place.join("b")).expect("it"), "written while nothing was mounted\n");
 }
 
 #[test]

@@ -152,7 +152,7 @@ impl Overlay {
         applied.epilogue().anchors = anchors;
         if let (Some(before), Some(after)) = (comparison.present.meta, applied.meta_of(&comparison.path)) {
             let taken = state.uppers.taken_as_written(&before.stamp(), &after.stamp(), content);
-            applied.epilogue().save_others(taken);
+            applied.epilogue().update_others(taken);
         }
         self.note_landed(&mut state, job, comparison, judged_against, &applied);
         applied.epilogue().note_window(state.windows.note_of_landed(&comparison.path));

@@ -243,7 +243,7 @@ impl State {
         let meta = applied.meta_of(path);
         if let (Some(before), Some(after)) = (before, &meta) {
             let taken = self.uppers.taken_as_written(&before.stamp(), &after.stamp(), content);
-            applied.epilogue().save_others(taken);
+            applied.epilogue().update_others(taken);
         }
         self.restored(path, (before, meta.as_ref()), content);
         self.know(reviewed_as(row, content).collect());

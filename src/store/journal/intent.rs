@@ -96,9 +96,9 @@ impl Epilogue {
         self.events.extend(events);
     }
 
-    /// Saves rows that a landing has changed as well, except those that it drops or saves already. The holder of a claim
+    /// Updates rows that a landing has changed as well, except those that it drops or saves already. The holder of a claim
     /// on one may drop its row before this is written: then it stays dropped.
-    pub fn save_others(&mut self, mut rows: Vec<UpperRow>) {
+    pub fn update_others(&mut self, mut rows: Vec<UpperRow>) {
         rows.retain(|row| !self.drop.contains(&row.id) && self.save.iter().all(|saved| saved.id != row.id));
         self.update.extend(rows);
     }
