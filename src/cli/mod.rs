@@ -40,6 +40,7 @@ mod project;
 mod ps;
 mod read;
 mod reload;
+mod repository;
 mod review;
 mod rollback;
 mod run;

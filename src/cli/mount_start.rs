@@ -6,7 +6,6 @@
 
 mod bystanders;
 mod daemon;
-mod git_exclude;
 mod logger;
 mod options;
 mod plan;

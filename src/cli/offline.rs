@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::mount::SettingFlags;
-use super::sources;
+use super::{repository, sources};
 use crate::client::{Client, DeadMount, Place};
 use crate::control::{self, Asker, Project, Served, serve};
 use crate::overlay::{self, Grants, Overlay, Policy, PolicyError, Runs};
@@ -40,6 +40,7 @@ fn answer_locked(place: &Place, request: &Request) -> Result<Response, ErrorBody
     if let Some(receipt) = receipt {
         receipt.note(&project);
     }
+    repository::tell(&place.root, &project.overlay, false);
     // The note only words messages, while what was asked for is done.
     if let Err(err) = project.overlay.store().dirs().clear_holder() {
         log::warn!("{err}");

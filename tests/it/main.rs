@@ -41,6 +41,7 @@ mod posix;
 mod programs;
 mod races;
 mod read;
+mod repository;
 mod review;
 mod rings;
 mod rules;

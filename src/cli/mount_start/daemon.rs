@@ -21,18 +21,18 @@ use rustix::io::Errno;
 
 use super::super::Failure;
 use super::super::offline::{failure, store_failure};
+use super::super::repository;
 use super::plan::{Plan, dead_mount_at, take_away, take_dead_away};
-use super::say;
-use super::{bystanders, git_exclude};
+use super::{bystanders, say};
 use crate::client::ClientError;
 use crate::control::{Desk, Mounted, Project, Socket, check_in_no_run, check_nothing_over};
 use crate::fuse;
 use crate::overlay::{self, Overlay, PolicyError, PolicyLoading};
-use crate::protocol::{ErrorBody, ErrorCode, PROJECT_LINK, STATE_DIRECTORY};
+use crate::protocol::{ErrorBody, ErrorCode, PROJECT_LINK};
 use crate::store::{self, HolderNote, Lock, Recovered, Store};
 use crate::sys::guard::Guard;
 use crate::sys::keeper::Keeper;
-use crate::sys::mount::{ConnectionAbort, Device, Door, is_death, mount_fuse, mount_fuse_with_helper};
+use crate::sys::mount::{ConnectionAbort, Device, Door, mount_fuse, mount_fuse_with_helper};
 use crate::sys::namespace::Leave;
 use crate::sys::signals::{Signal, Termination, Wakeup};
 use crate::sys::thread;
@@ -267,9 +267,7 @@ impl Daemon {
         wait_for("records landings", recorder);
         overlay.flush_all(None)?;
         // The project may have become a repository meanwhile.
-        if project.path.join(STATE_DIRECTORY).exists() {
-            hide_from_git(&project.path);
-        }
+        repository::tell(&project.path, overlay, false);
         overlay.session_ended().map_err(|err| ErrorBody::new(ErrorCode::Io, format!("end the session: {err}")))?;
         overlay.store().dirs().clear_holder().map_err(store_failure)?;
         drop(lock);
@@ -281,16 +279,6 @@ fn wait_for_requests(project: &Project, max: Duration) {
     let left = project.mounted.as_ref().map_or(0, |mounted| mounted.requests.wait(max));
     if left > 0 {
         log::warn!("{left} requests are cut off by the end of the mount");
-    }
-}
-
-/// Adds the state directory to git's excludes. Otherwise `git add -A` would fail over it: a repository without commits.
-fn hide_from_git(project: &Path) {
-    match git_exclude::add_line(project) {
-        // The project lies under a dead mount, and the daemon of that mount has told git already.
-        Err(err) if is_death(&err) => {}
-        Err(err) => log::warn!("tell git to ignore the state directory: {err}"),
-        Ok(()) => {}
     }
 }
 
@@ -387,9 +375,6 @@ fn open_overlay(plan: &Plan) -> Result<(Lock, Overlay, Recovered)> {
     if plan.is_first_start() {
         store::check_renames(&lower, &plan.location).map_err(store_failure)?;
     }
-    if plan.location.state.is_none() {
-        hide_from_git(&plan.project);
-    }
     let store = Store::open(&lower, &plan.location).map_err(store_failure)?;
     name_project(plan)?;
     let policy = policy.end();
@@ -408,6 +393,7 @@ fn open_overlay(plan: &Plan) -> Result<(Lock, Overlay, Recovered)> {
     if plan.options.read_only {
         overlay.stop_writing("mounted read-only (-o ro)");
     }
+    repository::tell(&plan.project, &overlay, true);
     let note = HolderNote { pid: std::process::id(), mountpoint: Some(plan.mountpoint.display().to_string()) };
     overlay.store().write_holder(&note).map_err(store_failure)?;
     Ok((lock, overlay, recovered))

@@ -1,24 +1,18 @@
 //! Keeps git from showing the state directory, by a line in the repository's own, never committed `info/exclude`.
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 
+use super::{DIRECTORY, common_directory, is_there};
 use crate::protocol::STATE_DIRECTORY;
 use crate::sys::file;
 
 /// A longer file is no list of patterns that a person wrote.
 const LIST_BYTES_MAX: u64 = 1 << 20;
-
-/// A `.git` file is one line.
-const LINK_BYTES_MAX: u64 = 8 << 10;
-
-const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// Adds the line if the project lies in a repository that does not have it yet.
 pub fn add_line(project: &Path) -> io::Result<()> {
@@ -68,42 +62,6 @@ fn excludes_state(list: &[u8]) -> bool {
         let line = line.strip_suffix(b"/").unwrap_or(line);
         line == STATE_DIRECTORY.as_bytes()
     })
-}
-
-fn is_there(directory: &OwnedFd, name: &str) -> bool {
-    rustix::fs::accessat(directory.as_fd(), name, rustix::fs::Access::EXISTS, rustix::fs::AtFlags::empty()).is_ok()
-}
-
-/// Returns the directory that a repository's work trees share (gitrepository-layout(5)), if `project` is in a repository.
-fn common_directory(project: &Path) -> io::Result<Option<PathBuf>> {
-    for directory in project.ancestors() {
-        let git = directory.join(".git");
-        match std::fs::symlink_metadata(&git) {
-            Ok(metadata) if metadata.is_dir() => return Ok(Some(git)),
-            Ok(metadata) if metadata.is_file() => return linked_directory(directory, &git),
-            Ok(_) => {}
-            Err(err) if matches!(err.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {}
-            Err(err) => return Err(err),
-        }
-    }
-    Ok(None)
-}
-
-/// Resolves a `.git` file: that of a work tree or submodule says `gitdir: PATH`, and in a work tree's directory the file
-/// `commondir` names the shared one.
-fn linked_directory(work_tree: &Path, link: &Path) -> io::Result<Option<PathBuf>> {
-    let text = read_line(link)?;
-    let Some(target) = text.strip_prefix(b"gitdir: ") else { return Ok(None) };
-    let own = work_tree.join(OsStr::from_bytes(target));
-    match read_line(&own.join("commondir")) {
-        Ok(common) => Ok(Some(own.join(OsStr::from_bytes(&common)))),
-        Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(Some(own)),
-        Err(err) => Err(err),
-    }
-}
-
-fn read_line(path: &Path) -> io::Result<Vec<u8>> {
-    Ok(file::read_named(path, LINK_BYTES_MAX)?.trim_ascii_end().to_vec())
 }
 
 #[cfg(test)]
