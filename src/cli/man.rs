@@ -48,7 +48,7 @@ of run: our own failure, a command that cannot be run, one that is not there; el
 #[derive(clap::Args)]
 pub struct Arguments {
     // Not `directory`: that is the id of `-C`.
-    /// Write fettlefs.1, a page for each command, fettlefs-COMMAND.1, and mount.fuse.fettlefs.8 there
+    /// Write man1/fettlefs.1, a page for each command, man1/fettlefs-COMMAND.1, and man8/mount.fuse.fettlefs.8 there
     #[arg(value_name = "DIR")]
     into: Option<PathBuf>,
 }
@@ -70,10 +70,13 @@ pub fn run(Arguments { into }: Arguments, desk: &Desk) -> Result<Exit, Failure> 
 }
 
 fn write_all(program: clap::Command, directory: &Path) -> io::Result<()> {
-    std::fs::create_dir_all(directory)?;
-    clap_mangen::generate_to(program.clone(), directory)?;
-    std::fs::write(directory.join("fettlefs.1"), page(program)?)?;
-    Man::new(mount_helper::described()).section(ADMINISTRATION).generate_to(directory)?;
+    // As man(1) looks for them.
+    let (commands, administration) = (directory.join("man1"), directory.join("man8"));
+    std::fs::create_dir_all(&commands)?;
+    std::fs::create_dir_all(&administration)?;
+    clap_mangen::generate_to(program.clone(), &commands)?;
+    std::fs::write(commands.join("fettlefs.1"), page(program)?)?;
+    Man::new(mount_helper::described()).section(ADMINISTRATION).generate_to(administration)?;
     Ok(())
 }
 

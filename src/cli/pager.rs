@@ -3,6 +3,8 @@
 use std::io::{self, IsTerminal, Write};
 use std::process::{Command, Stdio};
 
+use crate::sys::interrupts::start_in_front;
+
 /// The rows of a terminal that does not tell its size, as of a VT100.
 const ROWS_DEFAULT: usize = 24;
 
@@ -35,7 +37,8 @@ fn page(command: &str, bytes: &[u8]) -> io::Result<()> {
         // As git sets it: quit if the text fits, keep colours, do not clear the screen.
         shell.env("LESS", "FRX");
     }
-    let mut child = shell.spawn()?;
+    // Ctrl-C is the pager's: it ends a search there.
+    let (mut child, _ignored) = start_in_front(&mut shell)?;
     let written = match child.stdin.take() {
         Some(mut stdin) => stdin.write_all(bytes),
         None => Ok(()),

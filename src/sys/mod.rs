@@ -11,6 +11,7 @@ pub mod foreground;
 pub mod guard;
 pub mod haste;
 pub mod inherited;
+pub mod interrupts;
 pub mod isolation;
 pub mod job;
 pub mod keeper;

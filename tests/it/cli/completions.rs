@@ -142,7 +142,8 @@ fn every_manual_page_is_rendered_without_a_warning() {
         crate::harness::Output::from(output.expect("it runs"))
     };
     let mut count = 0;
-    for page in std::fs::read_dir(&pages).expect("pages") {
+    let of_section = |section: &str| std::fs::read_dir(pages.join(section)).expect("pages");
+    for page in of_section("man1").chain(of_section("man8")) {
         let page = page.expect("a page").path();
         let output = render("groff", &["-man", "-ww", "-z", "-Tutf8"], &page).ok();
         assert_eq!(output.stderr, "", "{}", page.display());
@@ -151,7 +152,7 @@ fn every_manual_page_is_rendered_without_a_warning() {
         assert!(output.stdout.contains(&name) && output.stderr.is_empty(), "{name}: {}", output.stderr);
         count += 1;
     }
-    assert!(count > 30 && pages.join("mount.fuse.fettlefs.8").exists(), "{count} pages");
+    assert!(count > 30 && pages.join("man8/mount.fuse.fettlefs.8").exists(), "{count} pages");
     // groff would have said something.
     std::fs::write(pages.join("wrong.1"), ".TH wrong 1\n.nosuchmacro\n").expect("a page");
     assert_ne!(render("groff", &["-man", "-ww", "-z", "-Tutf8"], &pages.join("wrong.1")).stderr, "");
@@ -163,11 +164,11 @@ fn there_is_a_manual_page_for_every_command() {
     let page = scratch.cli(&["man"]).ok().stdout;
     assert!(page.contains(".TH fettlefs 1") && page.contains(".SH EXIT STATUS\n.TP\n0\ndone\n"), "{page}");
     assert!(!page.contains("subcommands\\fR>"), "{page}");
-    let pages = scratch.root().join("man1");
+    let pages = scratch.root().join("man");
     scratch.cli(&["man", pages.to_str().expect("text")]).ok();
-    assert_eq!(std::fs::read_to_string(pages.join("fettlefs.1")).expect("a page"), page);
+    assert_eq!(std::fs::read_to_string(pages.join("man1/fettlefs.1")).expect("a page"), page);
     for command in ["confirm", "mount", "events"] {
-        let page = std::fs::read_to_string(pages.join(format!("fettlefs-{command}.1"))).expect("a page");
+        let page = std::fs::read_to_string(pages.join(format!("man1/fettlefs-{command}.1"))).expect("a page");
         assert!(page.contains(&format!(".TH fettlefs-{command} 1")), "{page}");
     }
     let refused = scratch.cli(&["man", "/dev/null/pages"]).exits(1);

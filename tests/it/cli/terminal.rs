@@ -139,6 +139,9 @@ fn what_is_longer_than_the_screen_goes_to_the_pager() {
     assert_eq!(ask("head -n 1", "long.txt"), "diff --git a/long.txt b/long.txt\n");
     assert_eq!(ask("sed 's/^/paged: /'", "c.txt").lines().next(), Some("diff --git a/c.txt b/c.txt"));
     assert_eq!(ask("cat", "long.txt"), whole);
+    // As Ctrl-C, which ends a search in `less`: it ends the pager alone.
+    assert_eq!(ask("kill -INT $PPID; kill -QUIT $PPID; head -n 1", "long.txt").lines().count(), 1);
+    assert_eq!(ask("kill -INT $$; echo not ended", "long.txt"), "");
     let without = ask("no-such-pager-at-all", "long.txt");
     assert!(without.ends_with(&whole), "{without}");
 }
