@@ -21,6 +21,7 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     let Reply::External(reply) = &answer else { return Err(Failure::other_answer()) };
     desk.answer(&answer, Length::Short, |text| {
         reply.external.iter().for_each(|external| render_row(external, text));
+        reply.notices.iter().for_each(|notice| text.note(notice));
     })?;
     Ok(Exit::Done)
 }

@@ -90,9 +90,7 @@ fn render_warnings(status: &Status, text: &mut Text) {
     if status.mounted && !status.passthrough {
         text.ink(Ink::Warning, "note: ").put("files that nobody judges go through the daemon (no passthrough)\n");
     }
-    for notice in &status.notices {
-        text.ink(Ink::Warning, "note: ").name(notice).put("\n");
-    }
+    status.notices.iter().for_each(|notice| text.note(notice));
 }
 
 fn render_held(status: &Status, text: &mut Text) {

@@ -53,6 +53,11 @@ impl<'a> Text<'a> {
         self
     }
 
+    /// A line of its own that asks for attention.
+    pub fn note(&mut self, note: &str) {
+        self.ink(Ink::Warning, "note: ").name(note).put("\n");
+    }
+
     /// Adds lines of a file.
     pub fn content(&mut self, content: &[u8]) -> &mut Self {
         match self.style.bytes {

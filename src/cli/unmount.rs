@@ -3,7 +3,6 @@
 use super::desk::Length;
 use super::mount_start::{take_away, take_dead_away};
 use super::outcome::Tense;
-use super::terminal::Ink;
 use super::text::Text;
 use super::{Desk, Failure, at_least, held, outcome};
 use crate::client::{Client, ClientError, DeadMount, Reach};
@@ -113,9 +112,7 @@ pub fn render(reply: &UnmountReply, text: &mut Text) {
     outcome::render_all(&reply.outcomes, tense, text);
     outcome::render_more(reply.more, text);
     text.put(if reply.dry_run { "fettlefs: Would unmount\n" } else { "fettlefs: Unmounted\n" });
-    for notice in &reply.notices {
-        text.ink(Ink::Warning, "note: ").name(notice).put("\n");
-    }
+    reply.notices.iter().for_each(|notice| text.note(notice));
     if !reply.held.is_empty() {
         text.put("\nHeld for review, also without a mount:\n");
         held::render_table(&reply.held, text);

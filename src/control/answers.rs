@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::{Asker, Mounted, Project, rights};
 use crate::diff::{FileContent, FileDiff, FileSide, Unreadable, unified};
 use crate::model::{ChangeId, RelPath};
-use crate::overlay::{self, Policy, RuleSource, ShownContent, SideContent, Sides};
+use crate::overlay::{self, LookedAt, Policy, RuleSource, ShownContent, SideContent, Sides};
 use crate::protocol::{
     Also, Backup, Counters, Counts, Cut, ErrorBody, ErrorCode, EventName, External, Held, ProjectFile, ProjectPath,
     Run, Status, Writer,
@@ -70,7 +70,7 @@ pub fn held_row(project: &Project, id: &ChangeId) -> Option<HeldRow> {
 pub fn held(project: &Project, row: &HeldRow) -> Result<Held, ErrorBody> {
     let in_head = !project.overlay.in_head([&row.row]).is_empty();
     let told = described(project, row.clone())?;
-    let externally_modified = is_external(project, &told.path)?;
+    let externally_modified = is_external(project, &told.path);
     Ok(Held { in_head, externally_modified, ..told })
 }
 
@@ -137,8 +137,9 @@ pub fn all_held(project: &Project) -> Result<Vec<Held>, ErrorBody> {
     told_of(project, held_rows(project), &mut Cut::none(), |path| is_external(project, path))
 }
 
-fn is_external(project: &Project, path: &RelPath) -> Result<bool, ErrorBody> {
-    Ok(project.overlay.externally(path).map_err(failed)?.is_some())
+/// What cannot be looked at counts as changed: nothing vouches for it.
+fn is_external(project: &Project, path: &RelPath) -> bool {
+    !matches!(project.overlay.externally(path), Ok(None))
 }
 
 /// Describes those of `rows` that are on the page.
@@ -146,13 +147,13 @@ fn told_of(
     project: &Project,
     rows: Vec<HeldRow>,
     page: &mut Cut,
-    is_external: impl Fn(&RelPath) -> Result<bool, ErrorBody>,
+    is_external: impl Fn(&RelPath) -> bool,
 ) -> Result<Vec<Held>, ErrorBody> {
     let in_head = project.overlay.in_head(rows.iter().skip(page.skipped()).map(HeldRow::row));
     page.part_made(rows, |row| {
         let in_head = in_head.contains(&row.row.id);
         let told = described(project, row)?;
-        let externally_modified = is_external(&told.path)?;
+        let externally_modified = is_external(&told.path);
         Ok(Held { in_head, externally_modified, ..told })
     })
 }
@@ -196,20 +197,24 @@ pub fn backup(backup: store::Backup) -> Backup {
     }
 }
 
-pub fn external(project: &Project) -> Result<Vec<External>, ErrorBody> {
-    external_beside(project, &held_rows(project))
-}
-
-/// The same, for a caller that knows what is held.
-fn external_beside(project: &Project, rows: &[HeldRow]) -> Result<Vec<External>, ErrorBody> {
+pub fn external(looked: LookedAt, rows: &[HeldRow]) -> Vec<External> {
     let held_at: HashMap<&RelPath, &ChangeId> =
         rows.iter().flat_map(|row| row.row.names.iter().map(move |name| (name, row.id()))).collect();
-    let paths = project.overlay.external_paths()?;
-    let told = paths.into_iter().map(|(path, kind)| {
+    let told = looked.changed.into_iter().map(|(path, kind)| {
         let held = held_at.get(&path).map(|id| (*id).clone());
         External { path, kind, hint: External::HINT.to_owned(), held }
     });
-    Ok(told.collect())
+    told.collect()
+}
+
+/// Says what could not be looked at.
+pub fn unseen(looked: &LookedAt) -> Option<String> {
+    let (path, err) = looked.unseen.first()?;
+    let more = match looked.unseen.len() - 1 {
+        0 => String::new(),
+        more => format!(", and {more} more"),
+    };
+    Some(format!("not known whether others have changed {path}{more}: {err}"))
 }
 
 /// Returns the status; its lists contain only what is on the page.
@@ -217,10 +222,13 @@ pub fn status(project: &Project, asker: &Asker, mut page: Cut) -> Result<Status,
     let overlay = &project.overlay;
     let rows = held_rows(project);
     let members = rights::may_change(asker, project).then(|| overlay::members_of(rows.iter().map(HeldRow::held)));
-    let external = external_beside(project, &rows)?;
-    let changed: HashSet<&RelPath> = external.iter().map(|external| &external.path).collect();
+    let looked = overlay.external_paths();
+    let unseen = unseen(&looked);
+    let seen_changed = looked.changed.iter().map(|(path, _)| path);
+    let changed: HashSet<RelPath> = seen_changed.chain(looked.unseen.iter().map(|(path, _)| path)).cloned().collect();
+    let external = external(looked, &rows);
     let held_count = rows.len() as u64;
-    let held = told_of(project, rows, &mut page, |path| Ok(changed.contains(path)))?;
+    let held = told_of(project, rows, &mut page, |path| changed.contains(path))?;
     if let Some(members) = members {
         overlay.note_shown(&members, held.iter().map(|held| &held.id), Depth::Listed);
     }
@@ -230,7 +238,7 @@ pub fn status(project: &Project, asker: &Asker, mut page: Cut) -> Result<Status,
     let writers = page.part(overlay.unjudged());
     let mounted = project.mounted.as_ref();
     // Computed before `readonly`: this may discover that writing has stopped.
-    let notices = notices(project).chain(standing_below(project, asker)).collect();
+    let notices = notices(project).chain(unseen).chain(standing_below(project, asker)).collect();
     Ok(Status {
         schema: Status::SCHEMA.to_owned(),
         project: project.path.display().to_string(),

@@ -178,10 +178,12 @@ fn events(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> 
 
 fn external(request: &Request, project: &Project) -> Result<Reply> {
     let filter = Filter::of(&request.targets)?;
-    let mut external = answers::external(project)?;
+    let looked = project.overlay.external_paths();
+    let notices = answers::unseen(&looked).into_iter().collect();
+    let mut external = answers::external(looked, &answers::held_rows(project));
     external.retain(|external| filter.wants(Some(&external.path), |_| false));
     let page = page(external, request.offset, request.limit);
-    Ok(Reply::External(ExternalReply { external: page.entries, next: page.next }))
+    Ok(Reply::External(ExternalReply { external: page.entries, next: page.next, notices }))
 }
 
 /// Works on a mounted project while programs go on, and on a state directory that recovery has just repaired.

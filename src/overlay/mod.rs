@@ -63,6 +63,7 @@ pub use files::reading::Shown;
 pub use files::set_attributes::{SetAttributes, SetTime};
 pub use judge::settle::Settled;
 pub use layered::{Layered, Waiting};
+pub use outside::external::LookedAt;
 pub use outside::watch::Holds;
 pub use review::confirm::{ConfirmHow, Merging};
 pub use review::expiry::Expiry;

@@ -183,11 +183,11 @@ impl Bench {
     /// As after a kill: nothing is told to the old view.
     fn remount(&mut self) -> Recovered {
         self.check_past();
-        let external = self.overlay.take().map(|overlay| overlay.external_paths().unwrap());
+        let external = self.overlay.take().map(|overlay| overlay.external_paths().changed);
         let (overlay, recovered) = self.open_anew();
         // What nobody else has changed is not taken for that by who knows it from the log alone.
         overlay.begin_doubts().unwrap();
-        for path in overlay.external_paths().unwrap() {
+        for path in overlay.external_paths().changed {
             let known = || (overlay.state.lock().past.get(&path.0).cloned(), overlay.store.last_put());
             assert!(
                 external.as_ref().is_none_or(|known| known.contains(&path)),

@@ -233,6 +233,8 @@ pub struct ExternalReply {
     pub external: Vec<External>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notices: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -7,7 +7,7 @@ use std::io::Write;
 use serde_json::Value;
 
 use crate::harness::script::python;
-use crate::harness::{Scratch, View, eventually, lines, mounted_scratch};
+use crate::harness::{Scratch, View, detach, eventually, lines, mounted_scratch};
 
 /// Paths and what became of them, in the order of the events.
 fn told(view: &View<'_>) -> Vec<(String, String)> {
@@ -204,4 +204,37 @@ fn what_a_program_does_to_its_own_file_by_another_name_is_nobody_elses() {
         view.sh("rm q").ok();
     }
     assert_eq!(told_by_now(&scratch, &view), []);
+}
+
+/// A network's directory that is away, or one that docker has made root's.
+#[test]
+fn a_directory_that_cannot_be_looked_at_keeps_nobody_from_the_rest() {
+    let (scratch, network) = (mounted_scratch!(), mounted_scratch!());
+    for path in ["file", "data/file"] {
+        scratch.write(path, lines(200));
+    }
+    let away = network.mount_at("view");
+    let view = scratch.mount_at("view");
+    for path in ["file", "data/file"] {
+        view.write(path, lines(90));
+    }
+    let data = scratch.lower().join("data");
+    let bound = scratch.command("mount").arg("--bind").arg(away.root()).arg(&data).status().expect("mount");
+    assert!(bound.success());
+    away.kill_all();
+    let why = "not known whether others have changed data/file: stat data/file";
+    let status = view.cli(&["status"]).ok().stdout;
+    assert!(status.contains(why) && status.contains("file  "), "{status}");
+    let external = view.cli(&["external"]).ok().stdout;
+    assert!(external.contains(why), "{external}");
+    let json: Value = view.cli(&["status", "--json"]).ok().json();
+    assert_eq!(json["counters"]["held"], 2);
+    view.cli(&["diff", "file"]).ok();
+    view.cli(&["confirm", "data/file"]).exits(1);
+    view.cli(&["confirm", "file"]).ok();
+    let ended = view.unmount();
+    assert!(ended.stdout.contains("data/file"), "{}", ended.stdout);
+    detach(&data);
+    assert_eq!(scratch.read("data/file"), lines(200));
+    assert_eq!(scratch.mount_at("view").held().len(), 1);
 }

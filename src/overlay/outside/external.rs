@@ -15,7 +15,7 @@ use crate::model::{ChangeKind, Digest, RelPath, Stamp, Timestamp};
 use crate::overlay::error::Context;
 use crate::overlay::judge::side::Side;
 use crate::overlay::review::{Reviewed, failed};
-use crate::overlay::{Overlay, Result, Seen, State};
+use crate::overlay::{Error, Overlay, Result, Seen, State};
 use crate::policy::rules::Action;
 use crate::protocol::{EventName, ExternalKind};
 use crate::store::{AnchorState, Base, Below, EventDraft, Kept, Known};
@@ -76,6 +76,14 @@ struct Doubted {
 #[derive(Default)]
 pub(in crate::overlay) struct Heralded(HashMap<RelPath, LastTold>);
 
+/// What others did to the paths that fettlefs knows.
+pub struct LookedAt {
+    /// Sorted by path.
+    pub changed: Vec<(RelPath, ExternalKind)>,
+    /// What could not be looked at, and why. A directory may be a network's that is away, or closed to this process.
+    pub unseen: Vec<(RelPath, Error)>,
+}
+
 impl Overlay {
     /// Returns how others changed a path that fettlefs knows (SPEC §9). Times are only a hint; the hash decides.
     pub fn externally(&self, path: &RelPath) -> Result<Option<ExternalKind>> {
@@ -96,7 +104,7 @@ impl Overlay {
         Ok(outside.map(|outside| outside.kind))
     }
 
-    pub fn external_paths(&self) -> Reviewed<Vec<(RelPath, ExternalKind)>> {
+    pub fn external_paths(&self) -> LookedAt {
         let mut paths: Vec<RelPath> = {
             let state = self.state.lock();
             let held = state.uppers.iter().filter(|upper| upper.row.held.is_some());
@@ -104,16 +112,17 @@ impl Overlay {
         };
         paths.sort();
         paths.dedup();
-        let mut external = Vec::new();
+        let mut looked = LookedAt { changed: Vec::new(), unseen: Vec::new() };
         // In order of path, so that each directory is opened once.
         let mut look = StatInTurn::of(&self.lower);
         for path in paths {
-            let kind = self.externally_of(&path, || look.stat(&path)).map_err(|err| failed(&path, &err))?;
-            if let Some(kind) = kind {
-                external.push((path, kind));
+            match self.externally_of(&path, || look.stat(&path)) {
+                Ok(Some(kind)) => looked.changed.push((path, kind)),
+                Ok(None) => {}
+                Err(err) => looked.unseen.push((path, err)),
             }
         }
-        Ok(external)
+        looked
     }
 
     /// Returns whether someone else has changed or replaced what came in this session, so that it is theirs. From then on
@@ -259,10 +268,11 @@ impl Overlay {
         }
     }
 
-    /// Records at once what would otherwise be told within a second.
+    /// Records at once what would otherwise be told within a second. Fails if something cannot be looked at.
     pub fn tell_all_external(&self) -> Reviewed<()> {
-        self.external_paths()?.iter().for_each(|(path, _)| self.tell_external(path));
-        Ok(())
+        let LookedAt { changed, unseen } = self.external_paths();
+        changed.iter().for_each(|(path, _)| self.tell_external(path));
+        unseen.first().map_or(Ok(()), |(path, err)| Err(failed(path, err)))
     }
 
     fn news_of(&self, path: &RelPath) -> Result<Option<EventDraft>> {

@@ -29,7 +29,7 @@ fn a_confirm_merges_with_it() {
     bench.put("a", &changed(100, 0));
     bench.save("a", &changed(100, 60));
     bench.edit_unseen("a", &lines(100).replace("line 98", "LINE 98"));
-    assert_eq!(bench.view().external_paths().unwrap(), [(RelPath::parse(b"a").unwrap(), ExternalKind::Modified)]);
+    assert_eq!(bench.view().external_paths().changed, [(RelPath::parse(b"a").unwrap(), ExternalKind::Modified)]);
     let outcomes = bench.confirm(&[bench.only_id()]).unwrap();
     assert_eq!(outcomes[0].action, Action::Merged);
     assert_eq!(bench.lower("a"), Some(changed(100, 60).replace("line 98", "LINE 98")));
@@ -51,9 +51,9 @@ fn what_landed_is_told_to_be_changed_and_a_new_mode_or_name_is_not() {
     bench.put("a", &lines(100));
     bench.save("a", &changed(100, 2));
     bench.chmod_and_link_below("a");
-    assert_eq!(bench.view().external_paths().unwrap(), []);
+    assert_eq!(bench.view().external_paths().changed, []);
     bench.edit_unseen("a", "NEW");
-    assert_eq!(bench.view().external_paths().unwrap(), [(RelPath::parse(b"a").unwrap(), ExternalKind::Modified)]);
+    assert_eq!(bench.view().external_paths().changed, [(RelPath::parse(b"a").unwrap(), ExternalKind::Modified)]);
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn what_is_held_after_others_in_one_window_is_based_on_what_they_left() {
     bench.save("a", &changed(100, 5));
     bench.save("a", &changed(100, 60));
     bench.chmod_and_link_below("a");
-    assert_eq!(bench.view().external_paths().unwrap(), []);
+    assert_eq!(bench.view().external_paths().changed, []);
     let sides = bench.view().sides(&bench.held()[0]).unwrap();
     assert_eq!(String::from_utf8(bytes(sides.old.unwrap())).unwrap(), changed(100, 5));
     let outcomes = bench.confirm(&[bench.only_id()]).unwrap();
