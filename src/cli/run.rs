@@ -108,6 +108,7 @@ fn run_to_the_end(arguments: &Arguments, desk: &Desk) -> Result<u8, Failure> {
     let inside = Inside {
         way: membership.way().clone(),
         shut_out_of: arguments.isolate.then(|| membership.state_dirs().to_vec()),
+        project: membership.project().to_owned(),
         directory,
         command: arguments.command.clone(),
         session: membership.session().to_owned(),

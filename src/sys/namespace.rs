@@ -10,6 +10,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
 use rustix::mount::MountPropagationFlags;
 use rustix::process::{Pid, PidfdFlags};
 use rustix::thread::{ThreadNameSpaceType, UnshareFlags};
@@ -81,11 +83,33 @@ pub fn leave_pids() -> io::Result<()> {
     unshare(UnshareFlags::NEWPID)
 }
 
-/// Enters the mount namespace of a process, and its user namespace if that differs from ours.
+/// Enters the mount namespace of a process, and its user namespace if that differs from ours. The root directory is that
+/// of the process, too.
 pub fn enter(process: u32) -> io::Result<()> {
     let mut kinds = ThreadNameSpaceType::MOUNT;
     kinds.set(ThreadNameSpaceType::USER, of(process, Kind::User)? != own(Kind::User)?);
-    Ok(rustix::thread::move_into_thread_name_spaces(pidfd_of(process)?.as_fd(), kinds)?)
+    let root = open_directory(&format!("/proc/{process}/root"))?;
+    rustix::thread::move_into_thread_name_spaces(pidfd_of(process)?.as_fd(), kinds)?;
+    // The kernel has led to the root of the namespace, which is out of a chroot.
+    if is_same_place(&root, &open_directory("/")?)? {
+        return Ok(());
+    }
+    rustix::process::fchdir(&root)?;
+    Ok(rustix::process::chroot(".")?)
+}
+
+fn open_directory(path: &str) -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Whether two directories are one, at the same mount.
+fn is_same_place(one: &OwnedFd, other: &OwnedFd) -> io::Result<bool> {
+    let ask = |place: &OwnedFd| {
+        let wanted = StatxFlags::INO | StatxFlags::MNT_ID;
+        let told = rustix::fs::statx(place, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, wanted)?;
+        Ok::<_, io::Error>((told.stx_dev_major, told.stx_dev_minor, told.stx_ino, told.stx_mnt_id))
+    };
+    Ok(ask(one)? == ask(other)?)
 }
 
 pub fn pidfd_of(process: u32) -> io::Result<OwnedFd> {
@@ -107,7 +131,12 @@ fn keep_ids(user: u32, group: u32) -> io::Result<()> {
 }
 
 fn propagate(how: MountPropagationFlags) -> io::Result<()> {
-    Ok(rustix::mount::mount_change("/", how | MountPropagationFlags::REC)?)
+    rustix::mount::mount_change("/", how | MountPropagationFlags::REC).map_err(|errno| match errno {
+        Errno::INVAL => {
+            io::Error::other("/ is no mount point here, as in a plain chroot: `mount --bind ROOT ROOT` makes one")
+        }
+        errno => errno.into(),
+    })
 }
 
 fn unshare(what: UnshareFlags) -> io::Result<()> {

@@ -319,6 +319,25 @@ fn the_summary_as_json_tells_which_settings_are_ignored() {
     assert!(told, "{summary}");
 }
 
+/// In a chroot the mount namespace has another root, with a directory of the same path that no view covers.
+#[test]
+fn a_run_in_a_chroot_stays_in_it_and_in_the_view() {
+    for flag in [None, Some("--isolate")] {
+        let scratch = mounted_scratch!();
+        scratch.write("a", lines(100));
+        let script = format!("{REWRITE}; ls /mnt");
+        let prepare = "mkdir $ROOT/jail; mount --rbind / $ROOT/jail; mount -t tmpfs none $ROOT/jail/mnt; \
+            mkdir $ROOT/jail/mnt/is-jail; exec chroot $ROOT/jail \"$@\"";
+        let mut chroot = scratch.command("unshare");
+        chroot.args(["-m", "sh", "-c", prepare, "sh"]).arg(scratch.fettlefs().get_program());
+        chroot.arg("-C").arg(scratch.project()).arg("run").args(flag);
+        chroot.args(["--", "sh", "-c", &script]).env("ROOT", scratch.root());
+        let output = Output::from(chroot.output().expect("unshare")).ok();
+        assert_eq!(output.stdout, "is-jail\n", "{}", output.stderr);
+        assert_eq!((scratch.read("a"), held(&scratch).len()), (lines(100), 1));
+    }
+}
+
 #[test]
 fn all_that_a_run_starts_is_one_process_tree() {
     let scratch = mounted_scratch!();

@@ -16,6 +16,7 @@ use crate::cli::mount_start::say;
 use crate::protocol::{BASH_SCRIPT, SHELL_DIRECTORY, STATE_DIRECTORY};
 use crate::sys::foreground::{Foreground, Happened};
 use crate::sys::isolation;
+use crate::sys::mount::{FS_TYPE, mount_at};
 use crate::sys::namespace;
 
 /// Statuses of a command that cannot be run, and of one that does not exist, as in shells.
@@ -48,6 +49,7 @@ pub struct Inside {
     pub way: Way,
     /// What an isolated command is not to find. `None`: it is not isolated.
     pub shut_out_of: Option<Vec<PathBuf>>,
+    pub project: PathBuf,
     pub directory: PathBuf,
     pub command: Vec<OsString>,
     pub session: String,
@@ -110,6 +112,7 @@ impl Inside {
             let directory = self.directory.display();
             return Err(io::Error::new(err.kind(), format!("go to {directory} in the view: {err}")));
         }
+        self.check_covered()?;
         foreground.hand_signals_back()?;
         if program.is_empty() {
             say("the command's name is empty: there is no such command");
@@ -126,6 +129,15 @@ impl Inside {
 }
 
 impl Inside {
+    /// Whatever was mounted or moved meanwhile: no command begins where nobody reviews what it writes.
+    fn check_covered(&self) -> io::Result<()> {
+        let top = mount_at(&self.project)?;
+        if top.is_some_and(|mount| mount.fs_type == FS_TYPE) {
+            return Ok(());
+        }
+        Err(io::Error::other(format!("{} is not covered by the view here: nothing was run", self.project.display())))
+    }
+
     /// Corrects `PWD`, unless it leads to the working directory already: it then keeps the links it goes by.
     fn say_where(&self, command: &mut Command) {
         let named = std::env::var_os("PWD").and_then(|named| std::fs::canonicalize(named).ok());

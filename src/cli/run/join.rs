@@ -79,6 +79,10 @@ impl Membership {
         }
     }
 
+    pub fn project(&self) -> &Path {
+        &self.project
+    }
+
     pub fn way(&self) -> &Way {
         &self.way
     }
