@@ -5,6 +5,7 @@ mod exclude;
 mod worktree;
 
 use std::ffi::OsStr;
+use std::fs::FileType;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -55,11 +56,25 @@ fn is_there(directory: &OwnedFd, name: &str) -> bool {
 
 /// Returns the directory that a repository's work trees share (gitrepository-layout(5)), if `project` is in a repository.
 fn common_directory(project: &Path) -> io::Result<Option<PathBuf>> {
+    match work_tree_around(project)? {
+        Some((work_tree, kind)) if kind.is_file() => shared_directory(work_tree),
+        Some((work_tree, _)) => Ok(Some(work_tree.join(".git"))),
+        None => Ok(None),
+    }
+}
+
+/// The work tree of a repository in which the project is only a directory.
+pub fn above(project: &Path) -> io::Result<Option<&Path>> {
+    Ok(work_tree_around(project)?.map(|(work_tree, _)| work_tree).filter(|work_tree| *work_tree != project))
+}
+
+/// The nearest directory with a `.git`, which is a directory or a file.
+fn work_tree_around(project: &Path) -> io::Result<Option<(&Path, FileType)>> {
     for directory in project.ancestors() {
-        let git = directory.join(".git");
-        match std::fs::symlink_metadata(&git) {
-            Ok(metadata) if metadata.is_dir() => return Ok(Some(git)),
-            Ok(metadata) if metadata.is_file() => return shared_directory(directory),
+        match std::fs::symlink_metadata(directory.join(".git")) {
+            Ok(metadata) if metadata.is_dir() || metadata.is_file() => {
+                return Ok(Some((directory, metadata.file_type())));
+            }
             Ok(_) => {}
             Err(err) if matches!(err.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {}
             Err(err) => return Err(err),

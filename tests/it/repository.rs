@@ -64,3 +64,15 @@ fn a_repository_that_a_run_has_made_is_confirmed_as_it_was_reviewed() {
     assert!(excluded.ends_with("\n.fettle/\n"), "{excluded}");
     assert_eq!(scratch.git(&["status", "--porcelain"]).ok().stdout, "");
 }
+
+#[test]
+fn git_finds_a_repository_of_which_the_project_is_a_directory() {
+    let scratch = mounted_scratch!();
+    scratch.write("pkg/file", "one\n");
+    scratch.git_init();
+    let mut run = scratch.fettlefs();
+    run.current_dir(scratch.project().join("pkg")).args(["run", "--", "sh", "-c"]);
+    run.arg("echo two > file && git status --porcelain && git commit -qam two");
+    assert_eq!(Output::from(run.output().expect("the built program runs")).ok().stdout, " M pkg/file\n");
+    assert_eq!(scratch.git(&["status", "--porcelain"]).ok().stdout, "");
+}

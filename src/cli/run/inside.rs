@@ -13,6 +13,7 @@ use std::process::Command;
 
 use super::OWN_FAILURE;
 use crate::cli::mount_start::say;
+use crate::cli::repository;
 use crate::protocol::{BASH_SCRIPT, SHELL_DIRECTORY, STATE_DIRECTORY};
 use crate::sys::foreground::{Foreground, Happened};
 use crate::sys::isolation;
@@ -121,6 +122,7 @@ impl Inside {
         let mut command = Command::new(program);
         command.args(arguments).env(RUN_VARIABLE, &self.session);
         self.say_where(&mut command);
+        self.lead_git_out(&mut command);
         self.have_shells_tell(&mut command);
         let err = command.exec();
         say(format_args!("{}: {err}", program.to_string_lossy().escape_debug()));
@@ -136,6 +138,13 @@ impl Inside {
             return Ok(());
         }
         Err(io::Error::other(format!("{} is not covered by the view here: nothing was run", self.project.display())))
+    }
+
+    /// Lets git find a repository of which the project is only a directory: it stops at a mount otherwise.
+    fn lead_git_out(&self, command: &mut Command) {
+        if repository::above(&self.project).is_ok_and(|above| above.is_some()) {
+            command.env("GIT_DISCOVERY_ACROSS_FILESYSTEM", "1");
+        }
     }
 
     /// Corrects `PWD`, unless it leads to the working directory already: it then keeps the links it goes by.
