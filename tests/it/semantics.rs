@@ -5,7 +5,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, Write};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
@@ -546,4 +546,49 @@ fn ways_around_the_review_end_held() {
             view.held()
         );
     }
+}
+
+/// Git's cache of untracked files and Python's of modules look at a directory again only when its times have changed.
+#[test]
+fn a_directorys_times_move_with_the_names_that_wait_in_it() {
+    let scratch = mounted_scratch!();
+    scratch.write(".fettle.toml", "[[rule]]\nmatch = \"pkg/**\"\naction = \"hold\"\n");
+    scratch.write("pkg/__init__.py", "");
+    scratch.write("pkg/old.py", "");
+    let view = scratch.mount_at("view");
+    let times = |path: PathBuf| {
+        let meta = fs::metadata(path).expect("stat");
+        [(meta.mtime(), meta.mtime_nsec()), (meta.ctime(), meta.ctime_nsec())]
+    };
+    let (shown, below) = (|| times(view.path("pkg")), || times(view.lower().join("pkg")));
+    let mut seen = shown();
+    assert_eq!(seen, below());
+    let mut moves = |doing: &str| {
+        view.sh(doing).ok();
+        assert!(shown() > seen, "{doing}: {seen:?}, then {:?}", shown());
+        seen = shown();
+    };
+    moves("echo 1 > pkg/one.py");
+    moves("echo 1 > pkg/two.py");
+    moves("rm pkg/old.py");
+    moves("mv pkg/one.py pkg/three.py");
+    moves("mkdir pkg/sub");
+    let moved = shown();
+    view.cli(&["discard", "pkg/two.py"]).ok();
+    assert!(shown() > moved);
+    view.sh("touch -d 2001-01-01 pkg").ok();
+    assert_eq!(fs::metadata(view.path("pkg")).expect("stat").mtime(), 978_307_200);
+    view.cli(&["discard", "--all", "--yes"]).ok();
+    assert_eq!(shown(), below());
+    let imports = "\
+import sys; sys.path.insert(0, ''); sys.dont_write_bytecode = True; import pkg
+raises = False
+try: import pkg.late
+except ImportError: raises = True
+assert raises
+put('pkg/late.py', b'x = 1')
+import pkg.late
+";
+    in_view(&scratch, &view, imports);
+    assert_eq!(view.only_held().path, "pkg/late.py");
 }

@@ -9,7 +9,7 @@ use crate::overlay::outside::watch::Holds;
 use crate::overlay::state::lookup::Origin;
 use crate::overlay::state::nodes::{Asked, NodeId, Nodes};
 use crate::overlay::state::uppers::Upper;
-use crate::overlay::{Error, Overlay, ROOT, Result};
+use crate::overlay::{Error, Overlay, ROOT, Result, State};
 use crate::store::UpperId;
 use crate::sys::file::{FileKind, Meta};
 
@@ -32,7 +32,7 @@ impl Overlay {
         let mut state = self.state.lock();
         state.nodes.note_told(node, &meta.stamp(), asked);
         let holds = state.holds(node, &meta, watched);
-        Ok(state.nodes.attributes(node, meta, holds))
+        Ok(state.attributes(node, meta, holds))
     }
 
     fn meta_of(&self, node: NodeId) -> Result<Meta> {
@@ -165,12 +165,18 @@ impl Overlay {
     }
 }
 
-impl Nodes {
-    /// Returns what programs see of a node whose attributes in the view are `meta`.
+impl State {
+    /// Returns what programs see of a node whose attributes are `meta`.
     pub fn attributes(&self, node: NodeId, meta: Meta, holds: Holds) -> Attributes {
-        Attributes { inode: self.shown_inode(node), meta: self.as_seen(node, meta), holds }
+        let meta = match meta.is_dir().then(|| self.nodes.path(node)) {
+            Some(Ok(dir)) => self.uppers.with_times(&dir, meta),
+            Some(Err(_)) | None => meta,
+        };
+        Attributes { inode: self.nodes.shown_inode(node), meta: self.nodes.as_seen(node, meta), holds }
     }
+}
 
+impl Nodes {
     /// The inode number that programs see.
     pub fn shown_inode(&self, node: NodeId) -> u64 {
         if node == ROOT { self.root_inode } else { node.0 }

@@ -167,7 +167,7 @@ impl Overlay {
                     left = state.leave_former_names(node, (parent, name), &origin);
                     state.nodes.note_told(node, &meta.stamp(), asked);
                     let holds = state.holds(node, &meta, Watched { parent: watched, itself });
-                    Found::Entry(Entry { node, attributes: state.nodes.attributes(node, meta, holds) })
+                    Found::Entry(Entry { node, attributes: state.attributes(node, meta, holds) })
                 }
                 None => Found::Nothing(state.name_holds(parent, watched)),
             };

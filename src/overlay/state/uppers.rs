@@ -9,8 +9,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 
-use crate::model::{Births, ChangeId, ChangeKind, Reason, RelPath, Stamp};
+use crate::model::{Births, ChangeId, ChangeKind, Reason, RelPath, Stamp, Timestamp};
 use crate::store::{Base, Below, Held, Kept, UpperId, UpperRow, What};
+use crate::sys::file::{self, Meta};
 
 #[derive(Debug)]
 pub(in crate::overlay) struct Upper {
@@ -187,11 +188,24 @@ impl CountedIn {
     }
 }
 
+/// The entries of one directory.
+#[derive(Default)]
+struct Children {
+    names: BTreeMap<OsString, UpperId>,
+    /// When a name last came or went that lower does not have, or has.
+    changed: Option<Timestamp>,
+}
+
+/// True if the view has other names by an entry than lower: one that lower lacks, or none where lower has one.
+fn changes_names(row: &UpperRow) -> bool {
+    row.what == What::Whiteout || row.base.below == Below::Nothing
+}
+
 #[derive(Default)]
 pub(in crate::overlay) struct Uppers {
     entries: HashMap<UpperId, Upper>,
     /// Directory, then name: a directory's entries are read and moved together.
-    by_name: BTreeMap<RelPath, BTreeMap<OsString, UpperId>>,
+    by_name: BTreeMap<RelPath, Children>,
     by_inode: HashMap<(u64, u64), Vec<UpperId>>,
     by_taken: HashMap<(u64, u64), Vec<UpperId>>,
     based_on: HashMap<UpperId, (u64, u64)>,
@@ -231,7 +245,7 @@ impl Uppers {
     }
 
     pub fn at(&self, path: &RelPath) -> Option<UpperId> {
-        self.by_name.get(&path.parent()?)?.get(path.name()?).copied()
+        self.by_name.get(&path.parent()?)?.names.get(path.name()?).copied()
     }
 
     /// The change that waits at a path.
@@ -297,7 +311,8 @@ impl Uppers {
     }
 
     pub fn in_dir(&self, dir: &RelPath) -> impl Iterator<Item = (&OsStr, UpperId)> {
-        self.by_name.get(dir).into_iter().flatten().map(|(name, id)| (name.as_os_str(), *id))
+        let children = self.by_name.get(dir).into_iter();
+        children.flat_map(|children| &children.names).map(|(name, id)| (name.as_os_str(), *id))
     }
 
     /// The entry of a directory that lower does not have.
@@ -341,7 +356,7 @@ impl Uppers {
     /// What of upper shows below `dir`, except for directories that are there only for its sake.
     pub fn shown_within(&self, dir: &RelPath) -> impl Iterator<Item = &Upper> {
         let below = self.by_name.range(dir.clone()..).take_while(|(above, _)| above.is_within(dir));
-        let uppers = below.flat_map(|(_, names)| names.values()).filter_map(|id| self.get(*id));
+        let uppers = below.flat_map(|(_, children)| children.names.values()).filter_map(|id| self.get(*id));
         uppers.filter(|upper| upper.row.what != What::Whiteout && !upper.is_landed() && !upper.is_stand_in())
     }
 
@@ -382,7 +397,8 @@ impl Uppers {
     /// Entries at or below `path`.
     pub fn within(&self, path: &RelPath) -> Vec<UpperId> {
         let below = self.by_name.range(path.clone()..).take_while(|(dir, _)| dir.is_within(path));
-        let mut ids: Vec<UpperId> = below.flat_map(|(_, names)| names.values().copied()).chain(self.at(path)).collect();
+        let mut ids: Vec<UpperId> =
+            below.flat_map(|(_, children)| children.names.values().copied()).chain(self.at(path)).collect();
         ids.sort();
         ids.dedup();
         ids
@@ -395,9 +411,7 @@ impl Uppers {
 
     pub fn insert(&mut self, upper: Upper) {
         let id = upper.row.id;
-        for name in &upper.row.names {
-            self.put_name(name, id);
-        }
+        self.put_names(&upper.row);
         self.note_base(id, upper.row.base.below);
         self.note_held(&upper.row);
         self.counted.note(&upper.row);
@@ -421,7 +435,7 @@ impl Uppers {
         self.forget_held(upper.row.held.as_ref(), id);
         self.counted.forget(&upper.row);
         self.dirs -= usize::from(upper.row.what == What::Dir);
-        upper.row.names.iter().for_each(|name| self.take_name(name, id));
+        self.take_names(&upper.row);
         if let Some(inode) = self.based_on.remove(&id) {
             self.forget_inode(inode, id);
         }
@@ -489,8 +503,10 @@ impl Uppers {
         self.note_held(&row);
         self.counted.forget(&old);
         self.counted.note(&row);
-        old.names.iter().for_each(|name| self.take_name(name, row.id));
-        row.names.iter().for_each(|name| self.put_name(name, row.id));
+        if (&old.names, changes_names(&old)) != (&row.names, changes_names(&row)) {
+            self.take_names(&old);
+            self.put_names(&row);
+        }
         if old.base.below != row.base.below {
             if let Some(inode) = self.based_on.remove(&row.id) {
                 self.forget_inode(inode, row.id);
@@ -514,21 +530,45 @@ impl Uppers {
         alike.any(|(_, upper)| *upper != own)
     }
 
-    fn put_name(&mut self, path: &RelPath, id: UpperId) {
-        if let (Some(dir), Some(name)) = (path.parent(), path.name()) {
-            self.by_name.entry(dir).or_default().insert(name.to_owned(), id);
+    fn put_names(&mut self, row: &UpperRow) {
+        let changed = changes_names(row).then(file::now);
+        for path in &row.names {
+            let (Some(dir), Some(name)) = (path.parent(), path.name()) else { continue };
+            let children = self.by_name.entry(dir).or_default();
+            children.names.insert(name.to_owned(), row.id);
+            children.changed = changed.or(children.changed);
         }
     }
 
-    fn take_name(&mut self, path: &RelPath, id: UpperId) {
-        let (Some(dir), Some(name)) = (path.parent(), path.name()) else { return };
-        if let Some(names) = self.by_name.get_mut(&dir) {
-            if names.get(name) == Some(&id) {
-                names.remove(name);
+    fn take_names(&mut self, row: &UpperRow) {
+        let changed = changes_names(row).then(file::now);
+        for path in &row.names {
+            let (Some(dir), Some(name)) = (path.parent(), path.name()) else { continue };
+            let Some(children) = self.by_name.get_mut(&dir) else { continue };
+            if children.names.get(name) == Some(&row.id) {
+                children.names.remove(name);
+                children.changed = changed.or(children.changed);
             }
-            if names.is_empty() {
+            if children.names.is_empty() {
+                // With lower's names go lower's times.
                 self.by_name.remove(&dir);
             }
+        }
+    }
+
+    /// A directory's attributes with the times that its names in the view give it. Git's cache of untracked files and
+    /// Python's of modules go by them.
+    pub fn with_times(&self, dir: &RelPath, meta: Meta) -> Meta {
+        match self.by_name.get(dir).and_then(|children| children.changed) {
+            Some(changed) => Meta { mtime: meta.mtime.max(changed), ctime: meta.ctime.max(changed), ..meta },
+            None => meta,
+        }
+    }
+
+    /// Somebody has set a directory's times: from then on they are what it says.
+    pub fn times_were_set(&mut self, dir: &RelPath) {
+        if let Some(children) = self.by_name.get_mut(dir) {
+            children.changed = None;
         }
     }
 }
