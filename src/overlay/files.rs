@@ -18,7 +18,7 @@ mod content;
 pub(super) mod copy_up;
 pub(super) mod handles;
 mod heritage;
-mod inode;
+pub(super) mod inode;
 mod looks_change;
 pub(super) mod open;
 pub(super) mod passable;

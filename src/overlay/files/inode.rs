@@ -47,13 +47,9 @@ impl Inode {
     /// Returns how mode, owner and times have changed since it was looked up. A new owner may clear set-id bits as well.
     pub fn effects(&self, after: &Meta) -> Vec<Effect> {
         let Some(before) = self.before else { return Vec::new() };
-        let mode = Effect::Mode { before: before.mode, after: after.mode };
-        let owner = Effect::Owner { before: (before.uid, before.gid), after: (after.uid, after.gid) };
         let times = Effect::Times { before: (before.atime, before.mtime), after: (after.atime, after.mtime) };
         let times = ((before.atime, before.mtime) != (after.atime, after.mtime)).then_some(times);
-        let mode = (before.mode != after.mode).then_some(mode);
-        let owner = ((before.uid, before.gid) != (after.uid, after.gid)).then_some(owner);
-        mode.into_iter().chain(owner).chain(times).collect()
+        rights_effects(&before, after).chain(times).collect()
     }
 
     pub fn doing(&self, verb: &str) -> String {
@@ -61,6 +57,24 @@ impl Inode {
             Some(path) => format!("{verb} {path}"),
             None => format!("{verb} an unlinked file"),
         }
+    }
+}
+
+/// Returns how mode and owner have changed.
+pub(in crate::overlay) fn rights_effects(before: &Meta, after: &Meta) -> impl Iterator<Item = Effect> {
+    let mode = Effect::Mode { before: before.mode, after: after.mode };
+    let owner = Effect::Owner { before: (before.uid, before.gid), after: (after.uid, after.gid) };
+    let mode = (before.mode != after.mode).then_some(mode);
+    let owner = ((before.uid, before.gid) != (after.uid, after.gid)).then_some(owner);
+    mode.into_iter().chain(owner)
+}
+
+/// Says what was set on a file, for an event.
+pub(in crate::overlay) fn told_of(mode: Option<u32>, owner_too: bool) -> String {
+    match (mode, owner_too) {
+        (Some(mode), _) => format!("[mode {:03o}]", mode & 0o7777),
+        (None, true) => "[owner]".to_owned(),
+        (None, false) => "[times]".to_owned(),
     }
 }
 

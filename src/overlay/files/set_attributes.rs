@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rustix::fs::{Timespec, UTIME_NOW, UTIME_OMIT};
 
 use super::handles::{HandleId, OpenFile};
-use super::inode::Inode;
+use super::inode::{Inode, told_of};
 use super::set_id::without_set_id;
 use crate::model::{RelPath, Timestamp};
 use crate::overlay::error::Context;
@@ -119,11 +119,7 @@ impl Overlay {
     /// A mode set on a held change belongs to it; times do not (SPEC §4.7).
     fn attributes_settled(&self, target: &Inode, set: &SetAttributes, caller: &Caller) -> Result<()> {
         let Some(path) = &target.path else { return Ok(()) };
-        let what = match (set.mode, set.uid.or(set.gid)) {
-            (Some(mode), _) => format!("[mode {:03o}]", mode & 0o7777),
-            (None, Some(_)) => "[owner]".to_owned(),
-            (None, None) => "[times]".to_owned(),
-        };
+        let what = told_of(set.mode, set.uid.or(set.gid).is_some());
         let times_only = set.mode.is_none() && set.uid.or(set.gid).is_none();
         let after = target.meta()?;
         match target.entry {

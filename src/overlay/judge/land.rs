@@ -324,6 +324,8 @@ impl Overlay {
                     .as_deref()
                     .zip(new.meta)
                     .ok_or(Error::Internal("a directory that waits has no entry in stage"))?;
+                // The times that a program saw stay (SPEC §4.10).
+                let meta = self.state.lock().uppers.with_times(path, meta);
                 self.stage_new(change, &NewContent::Dir { like, meta }, landing)?;
             }
             (Some(kind), ..) if kind.is_special() => {

@@ -8,6 +8,7 @@ use super::settle::Settled;
 use super::side::Side;
 use crate::model::{BackupKind, RelPath, Timestamp};
 use crate::overlay::error::Context;
+use crate::overlay::files::inode::{rights_effects, told_of};
 use crate::overlay::{Overlay, Result, State};
 use crate::protocol::EventName;
 use crate::store::{Durability, Effect, Epilogue, EventDraft, Fate, FileLooks, Landing, PathEffect, UpperRow, Writer};
@@ -22,6 +23,7 @@ impl Overlay {
         let path = job.row.path();
         if !self.brings_older(job) {
             self.give_looks(&job.row, new, present)?;
+            self.record_rights(path, present.meta, actor)?;
         }
         if let (true, Some(below)) = (job.synced, &present.file) {
             self.sync_name(path, below)?;
@@ -118,6 +120,22 @@ impl Overlay {
             Err(err) if err.kind() == ErrorKind::PermissionDenied && !file::is_own(&theirs) => Ok(()),
             dressed => dressed.doing(|| format!("change attributes of {path}")),
         }
+    }
+
+    /// Records that the file was given other rights than it had `before`, with no byte changed.
+    fn record_rights(&self, path: &RelPath, before: Option<Meta>, actor: &Writer) -> Result<()> {
+        let Some((before, after)) = before.zip(self.meta_below(path)?) else { return Ok(()) };
+        // Otherwise somebody else has saved the file.
+        if before.key() != after.key() {
+            return Ok(());
+        }
+        let effects = rights_effects(&before, &after).map(|effect| PathEffect::on(path, effect, Some(&after)));
+        let mut effects = effects.peekable();
+        if effects.peek().is_none() {
+            return Ok(());
+        }
+        let mode = (before.mode != after.mode).then_some(after.mode);
+        self.record_structure(path, told_of(mode, true), effects, Vec::new(), actor)
     }
 
     /// True if a file older than the session goes by being renamed here.

@@ -202,6 +202,29 @@ fn what_has_the_same_bytes_brings_its_access_list() {
     assert_eq!(bench.lower_names(), ["a"]);
 }
 
+/// As `install -m` of what is there already, or a save by rename.
+#[test]
+fn a_mode_that_comes_with_the_same_bytes_is_told_and_can_be_undone() {
+    for by_rename in [true, false] {
+        let bench = Bench::new();
+        bench.put("a", &lines(20));
+        bench.chmod_below("a", 0o644);
+        if by_rename {
+            bench.save("new", &lines(20));
+            bench.chmod("new", 0o666);
+            bench.rename("new", "a");
+        } else {
+            let handle = bench.open_for_save("a");
+            bench.view().write(handle, 0, lines(20).as_bytes()).unwrap();
+            bench.chmod("a", 0o666);
+            bench.close(handle);
+        }
+        assert_eq!(bench.looks_below("a").0, 0o666, "{by_rename}");
+        bench.undo(&bench.latest()).unwrap();
+        assert_eq!((bench.looks_below("a").0, bench.lower("a")), (0o644, Some(lines(20))), "{by_rename}");
+    }
+}
+
 #[test]
 fn attributes_that_are_set_before_the_same_bytes_are_saved_stay() {
     let bench = Bench::new();
