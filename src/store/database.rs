@@ -78,6 +78,7 @@ CREATE TABLE IF NOT EXISTS given_id (id TEXT PRIMARY KEY, sha256 TEXT NOT NULL) 
 ";
 
 const FILE: &str = "fettle.db";
+const LOG: &str = "fettle.db-wal";
 
 /// A row that is in the log alone until the log is moved: a database with neither this row nor events has lost its log.
 const MADE: &str = "made";
@@ -88,10 +89,23 @@ const LOST: &str = "its database fettle.db or the log of that, fettle.db-wal, is
 const WAYS_ON: &str = "put both back from a copy, or move the directory elsewhere: the next mount begins anew, and what was \
                        held is in `stage` there";
 
+/// Like [`LOST`], where nothing but the log is left.
+const BARE_LOG: &str = "its database fettle.db is gone or empty, and the log of that, fettle.db-wal, is not";
+
 /// True if nothing was ever written to the database. Asked before SQLite opens it, which removes the log of an empty one.
 fn is_empty(dirs: &StateDirs) -> bool {
-    let stat = rustix::fs::statat(dirs.state(), FILE, rustix::fs::AtFlags::SYMLINK_NOFOLLOW);
-    stat.map_or(true, |stat| stat.st_size == 0)
+    !has_bytes(dirs, FILE)
+}
+
+/// True if something was committed. A first start that was cut short leaves no such log beside an empty database: SQLite
+/// writes the first page of that and syncs it, with its name, before it begins a log.
+fn has_log(dirs: &StateDirs) -> bool {
+    has_bytes(dirs, LOG)
+}
+
+fn has_bytes(dirs: &StateDirs, name: &str) -> bool {
+    let stat = rustix::fs::statat(dirs.state(), name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW);
+    stat.is_ok_and(|stat| stat.st_size > 0)
 }
 
 /// What has become of the files of an open database.
@@ -153,8 +167,13 @@ impl Database {
     pub fn open(dirs: &StateDirs, halt: &Arc<Halt>) -> Result<Self> {
         let damaged = |what: String| Error::Damaged { path: dirs.describe().to_owned(), what };
         let unusable = |what: &str| damaged(format!("{what}; {WAYS_ON}"));
-        if is_empty(dirs) && (dirs.is_known() || has_content(dirs)?) {
-            return Err(unusable(LOST));
+        if is_empty(dirs) {
+            if dirs.is_known() || has_content(dirs)? {
+                return Err(unusable(LOST));
+            }
+            if has_log(dirs) {
+                return Err(unusable(BARE_LOG));
+            }
         }
         let opening = || format!("open the state database in {}", dirs.describe());
         let unopened = |err: rusqlite::Error| match is_read_only(dirs) {

@@ -21,6 +21,7 @@ mod concurrency;
 mod containers;
 mod control;
 mod damage;
+mod database;
 mod durability;
 mod external;
 mod faults;
