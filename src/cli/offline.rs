@@ -160,7 +160,7 @@ fn unopened(err: store::Error) -> ErrorBody {
 
 pub(super) fn store_failure(err: store::Error) -> ErrorBody {
     let code = match &err {
-        store::Error::Locked { .. } => ErrorCode::Busy,
+        store::Error::Locked { .. } | store::Error::InUse { .. } => ErrorCode::Busy,
         store::Error::Io { cause, .. } if cause.kind() == io::ErrorKind::PermissionDenied => ErrorCode::NotPermitted,
         store::Error::Conflict { .. } => ErrorCode::Conflict,
         store::Error::Io { .. }

@@ -11,13 +11,14 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use parking_lot::Condvar;
 use rusqlite::Connection;
 use rustix::fs::StatVfsMountFlags;
 
 use super::database::halt::Halt;
-use super::disk::layout::{StateDirs, is_removed};
+use super::disk::layout::{LOCK_POLL, RESTART_WAIT, StateDirs, is_removed};
 use super::journal::fulfilment::{Going, Waiting};
 use super::rows::upper::UpperId;
 use super::{Context, Error, Result};
@@ -175,18 +176,9 @@ impl Database {
                 return Err(unusable(BARE_LOG));
             }
         }
-        let opening = || format!("open the state database in {}", dirs.describe());
-        let unopened = |err: rusqlite::Error| match is_read_only(dirs) {
-            // SQLite itself says no more than that it cannot be opened.
-            Ok(true) => Error::Io { doing: opening(), cause: io::Error::from_raw_os_error(libc::EROFS) },
-            Ok(false) | Err(_) => unusable(&format!("its database {FILE}, or the log of that, {FILE}-wal: {err}")),
-        };
-        let connection = sqlite::open_database(dirs.state(), FILE).map_err(|err| match err {
-            OpenError::Below(cause) => Error::Io { doing: opening(), cause },
-            OpenError::Database(err) if is_disk_full(&err) => Error::Database(err),
-            OpenError::Database(err) => unopened(err),
-        })?;
-        let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(unopened)?;
+        let connection = connect(dirs)?;
+        let version = connection.query_row("PRAGMA user_version", [], |row| row.get(0));
+        let version: i64 = version.map_err(|err| unopened(dirs, connection.unopened(err)))?;
         let is_known = matches!(version, SCHEMA_VERSION | VERSION_BEFORE);
         let forgets = version == 0 || (is_known && knows_nothing(&connection)?);
         // If it were taken for a new database, all that content would be swept as left over.
@@ -228,7 +220,8 @@ impl Database {
             removed: None,
             beside,
         };
-        database.files = database.connection.files().doing(opening)?;
+        database.files =
+            database.connection.files().doing(|| format!("look at the database in {}", dirs.describe()))?;
         database.upper_next = database.first_free_upper(dirs)?;
         Ok(database)
     }
@@ -446,7 +439,10 @@ impl Database {
 
     /// Returns a connection that can move the log into the database file while others commit.
     pub fn log_mover(&self) -> Result<LogMover> {
-        Ok(self.connection.log_mover()?)
+        self.connection.log_mover().map_err(|err| match err {
+            OpenError::Below(cause) => Error::Io { doing: "open the state database again".to_owned(), cause },
+            OpenError::Database(err) => err.into(),
+        })
     }
 
     /// Notes that so much of the log is moved. If that is all, the next commit begins it anew, in the space it has.
@@ -468,6 +464,35 @@ impl Database {
         emptied.map_err(|err| failed(&self.connection, err))?;
         self.connection.note_log_moved();
         Ok(())
+    }
+}
+
+/// Opens the database. In place of a daemon that died, another program that has it open is waited for, as the lock is.
+fn connect(dirs: &StateDirs) -> Result<sqlite::Database> {
+    let (begun, longest) = (Instant::now(), if dirs.is_known() { RESTART_WAIT } else { Duration::ZERO });
+    loop {
+        let opened = sqlite::open_database(dirs.state(), FILE).map_err(|err| unopened(dirs, err));
+        let is_in_use = matches!(opened, Err(Error::InUse { .. }));
+        if !is_in_use || begun.elapsed() >= longest {
+            return opened;
+        }
+        std::thread::sleep(LOCK_POLL);
+    }
+}
+
+/// Returns why the database cannot be used. Only what SQLite finds wrong with the file is damage.
+fn unopened(dirs: &StateDirs, error: OpenError) -> Error {
+    let below = |cause| Error::Io { doing: format!("open the state database in {}", dirs.describe()), cause };
+    match error {
+        // SQLite has its own words for what it cannot write.
+        _ if is_read_only(dirs).unwrap_or(false) => below(io::Error::from_raw_os_error(libc::EROFS)),
+        OpenError::Below(cause) => below(cause),
+        OpenError::Database(err) if sqlite::is_in_use(&err) => Error::InUse { path: dirs.describe().to_owned() },
+        OpenError::Database(err) if sqlite::is_damage(&err) => {
+            let what = format!("its database {FILE}, or the log of that, {LOG}: {err}; {WAYS_ON}");
+            Error::Damaged { path: dirs.describe().to_owned(), what }
+        }
+        OpenError::Database(err) => Error::Database(err),
     }
 }
 

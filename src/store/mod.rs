@@ -79,6 +79,8 @@ pub enum Error {
     Damaged { path: String, what: String },
     #[error("{path} is in use by {holder}")]
     Locked { path: String, holder: String },
+    #[error("state directory {path}: another program has fettle.db open")]
+    InUse { path: String },
     /// The next start will finish the landing; until then nothing more may be written.
     #[error("the project has changed and that could not be recorded: {0}")]
     Unrecorded(Box<Error>),
@@ -98,7 +100,7 @@ impl Error {
             Self::Database(err) if database::is_disk_full(err) => libc::ENOSPC,
             Self::Database(_) | Self::Damaged { .. } => libc::EIO,
             Self::Unrecorded(cause) => cause.errno(),
-            Self::Locked { .. } | Self::Conflict { .. } => libc::EBUSY,
+            Self::Locked { .. } | Self::InUse { .. } | Self::Conflict { .. } => libc::EBUSY,
             Self::Halted(_) => libc::EROFS,
         }
     }

@@ -22,7 +22,7 @@ mod mover;
 mod tests;
 mod transaction;
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fs::File;
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -32,7 +32,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, OpenFlags, ffi};
+use rusqlite::{Connection, ErrorCode, MAIN_DB, ffi};
 use rustix::fs::{FallocateFlags, FileType, Mode, OFlags};
 
 use super::RenameFlags;
@@ -69,16 +69,13 @@ impl Database {
 
     /// Returns the kernel's errno, if an error of this connection comes from a system call.
     pub fn errno_of(&self, error: &rusqlite::Error) -> Option<i32> {
-        let rusqlite::Error::SqliteFailure(failure, _) = error else { return None };
-        match failure.code {
-            rusqlite::ErrorCode::DiskFull => Some(libc::ENOSPC),
-            rusqlite::ErrorCode::SystemIoFailure | rusqlite::ErrorCode::CannotOpen => {
-                // SAFETY: the handle is open, and nothing else uses the connection meanwhile.
-                let errno = unsafe { ffi::sqlite3_system_errno(self.connection.handle()) };
-                Some(errno).filter(|errno| *errno != 0)
-            }
-            _ => None,
-        }
+        // SAFETY: the handle is open, and nothing else uses the connection meanwhile.
+        unsafe { errno_of(self.connection.handle(), error) }
+    }
+
+    /// Returns why a call of the connection just opened failed.
+    pub fn unopened(&self, error: rusqlite::Error) -> OpenError {
+        OpenError::of(&self.connection, error)
     }
 
     /// Opens the log by a descriptor of its own. The locks are all on the database file, so closing it drops none.
@@ -154,7 +151,7 @@ impl Database {
     }
 
     /// Opens a connection that moves the log into the database file while this one goes on.
-    pub fn log_mover(&self) -> rusqlite::Result<LogMover> {
+    pub fn log_mover(&self) -> Result<LogMover, OpenError> {
         LogMover::open(&self.dir, &self.name)
     }
 }
@@ -179,13 +176,51 @@ pub fn is_failed_sync(error: &rusqlite::Error) -> bool {
     matches!(failure.extended_code, ffi::SQLITE_IOERR_FSYNC | ffi::SQLITE_IOERR_DIR_FSYNC)
 }
 
+/// True if another program has the database open.
+pub fn is_in_use(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+}
+
+/// True if SQLite takes the file for a damaged database, or for none.
+pub fn is_damage(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
+}
+
+/// Returns the kernel's errno of the handle's last call, if that failed with `error` for a system call.
+///
+/// # Safety
+/// The handle is open, or was returned by an open that failed, and nothing else uses it meanwhile.
+unsafe fn errno_of(handle: *mut ffi::sqlite3, error: &rusqlite::Error) -> Option<i32> {
+    match error.sqlite_error_code()? {
+        ErrorCode::DiskFull => Some(libc::ENOSPC),
+        ErrorCode::SystemIoFailure | ErrorCode::CannotOpen => {
+            // SAFETY: as the caller says.
+            let errno = unsafe { ffi::sqlite3_system_errno(handle) };
+            Some(errno).filter(|errno| *errno != 0)
+        }
+        _ => None,
+    }
+}
+
 /// Why a database could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
+    /// A call to the kernel failed.
     #[error(transparent)]
     Below(#[from] io::Error),
     #[error(transparent)]
     Database(#[from] rusqlite::Error),
+}
+
+impl OpenError {
+    /// SQLite itself says no more than that something failed below it, or that a file cannot be opened.
+    fn of(connection: &Connection, error: rusqlite::Error) -> Self {
+        // SAFETY: the handle is open, and a connection is used by one thread at a time.
+        match unsafe { errno_of(connection.handle(), &error) } {
+            Some(errno) => Self::Below(io::Error::from_raw_os_error(errno)),
+            None => Self::Database(error),
+        }
+    }
 }
 
 /// Opens the database `name` in `dir`, creating it with mode 0600, and sets how it keeps its data.
@@ -207,20 +242,44 @@ pub fn open_database(dir: BorrowedFd<'_>, name: &str) -> Result<Database, OpenEr
     // SQLite would create it too, but where that fails it does not say why.
     create_private(&dir, &format!("{name}-wal"))?;
     let connection = connect(&dir, name)?;
-    connection.busy_timeout(BUSY_WAIT)?;
-    set_pragmas(&connection)?;
+    // SQLite opens a file to read that it may not write, and says so only at the first change.
+    if connection.is_readonly(MAIN_DB)? {
+        return Err(io::Error::from_raw_os_error(libc::EACCES).into());
+    }
+    set_pragmas(&connection).map_err(|err| OpenError::of(&connection, err))?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS_CACHED_MAX);
     let log_pages = Box::new(AtomicU32::new(0));
     count_log_pages(&connection, &log_pages);
     Ok(Database { connection, dir: Arc::new(dir), name: name.to_owned(), log_pages })
 }
 
-fn connect(dir: &OwnedFd, name: &str) -> rusqlite::Result<Connection> {
+fn connect(dir: &OwnedFd, name: &str) -> Result<Connection, OpenError> {
     let path = format!("/proc/self/fd/{}/{name}", dir.as_raw_fd());
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags_and_vfs(path, flags, VFS_NAME)?;
+    let path = CString::new(path).map_err(|_| rusqlite::Error::InvalidPath(name.into()))?;
+    let connection = open_file(&path)?;
+    connection.busy_timeout(BUSY_WAIT)?;
     grow_before_moving(&connection)?;
     Ok(connection)
+}
+
+/// By SQLite's own call: `rusqlite` closes what could not be opened, and with it goes the errno.
+fn open_file(path: &CStr) -> Result<Connection, OpenError> {
+    let flags = ffi::SQLITE_OPEN_READWRITE | ffi::SQLITE_OPEN_NOMUTEX | ffi::SQLITE_OPEN_EXRESCODE;
+    let mut handle = std::ptr::null_mut();
+    // SAFETY: both texts are C strings, and SQLite makes the handle.
+    let opened = unsafe { ffi::sqlite3_open_v2(path.as_ptr(), &mut handle, flags, VFS_NAME.as_ptr()) };
+    if opened == ffi::SQLITE_OK {
+        // SAFETY: it is open, and nothing else has it.
+        return Ok(unsafe { Connection::from_handle_owned(handle) }?);
+    }
+    let error = rusqlite::Error::SqliteFailure(ffi::Error::new(opened), None);
+    // SAFETY: SQLite gives a handle even where the open fails, or none for lack of memory, and both calls take either.
+    let errno = unsafe {
+        let errno = errno_of(handle, &error);
+        ffi::sqlite3_close(handle);
+        errno
+    };
+    Err(errno.map_or(OpenError::Database(error), |errno| io::Error::from_raw_os_error(errno).into()))
 }
 
 /// More than there are statements in the program: preparing one anew costs as much as running it.

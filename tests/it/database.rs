@@ -1,12 +1,30 @@
-//! What becomes of the state when its database is gone or empty.
+//! What becomes of the state when its database is gone, in another program's hands, or somebody else's.
 
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use crate::harness::{Output, Scratch, lines, mounted_scratch, with_changed_lines};
+use rusqlite::Connection;
+
+use crate::harness::{Output, Scratch, Stopped, eventually, lines, mounted_scratch, run, with_changed_lines, within};
+
+const NOBODY: u32 = 65534;
+
+fn rewritten() -> String {
+    with_changed_lines(&lines(200), 200)
+}
 
 fn state(scratch: &Scratch) -> PathBuf {
     scratch.project().join(".fettle")
+}
+
+/// Something is held, and nothing is mounted.
+fn held(scratch: &Scratch) {
+    scratch.write("a", lines(200));
+    let view = scratch.mount_at("view");
+    view.write("a", rewritten());
+    view.unmount();
 }
 
 /// What is held is a deletion, and the backup is small: all that was done is in the log alone.
@@ -47,4 +65,74 @@ fn a_database_that_is_gone_or_empty_beside_its_log_is_refused_and_left_as_it_is(
         assert_eq!(scratch.read("kept"), lines(200));
         view.unmount();
     }
+}
+
+/// Opens the database as a person's `sqlite3` does, which keeps it until it ends.
+fn look_into(scratch: &Scratch) -> Connection {
+    let database = Connection::open(state(scratch).join("fettle.db")).expect("another program opens it");
+    let held: i64 = database.query_row("SELECT count(*) FROM upper", [], |row| row.get(0)).expect("and reads it");
+    assert_eq!(held, 1);
+    database
+}
+
+#[test]
+fn a_database_that_another_program_has_open_is_busy_and_not_damaged() {
+    let scratch = mounted_scratch!();
+    held(&scratch);
+    let other = look_into(&scratch);
+    for output in [scratch.cli(&["status"]), scratch.mounting().at("view").run()] {
+        assert_eq!(output.status, 5, "{}", output.stderr);
+        let said = "fettlefs: state directory [project]/.fettle: another program has fettle.db open\n";
+        assert_eq!(scratch.normalise(&output.stderr), said);
+    }
+    drop(other);
+    assert!(scratch.cli(&["status"]).ok().stdout.contains("1 held"));
+}
+
+#[test]
+fn a_daemon_in_place_of_a_dead_one_waits_for_another_program_that_has_the_database_open() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(200));
+    let view = scratch.mount_at("view");
+    view.write("a", rewritten());
+    let daemon = view.daemon_pid();
+    let stopped: Vec<Stopped> = scratch.daemons().into_iter().filter(|pid| *pid != daemon).map(Stopped::new).collect();
+    assert!(!stopped.is_empty(), "there is a watchdog");
+    view.kill_daemon();
+    let other = look_into(&scratch);
+    drop(stopped);
+    assert!(!within(Duration::from_secs(4), || !view.is_mounted()), "the mount was taken away");
+    drop(other);
+    eventually("another daemon answers", || view.is_served_again(daemon));
+    view.assert_held("a", &rewritten(), &lines(200));
+}
+
+#[test]
+fn a_database_that_somebody_may_not_open_is_not_called_damaged() {
+    let scratch = mounted_scratch!();
+    held(&scratch);
+    fs::set_permissions(scratch.root(), fs::Permissions::from_mode(0o755)).expect("a way there");
+    run("chown", &["-R", &format!("{NOBODY}:{NOBODY}"), &scratch.root().display().to_string()]);
+    let program = scratch.root().join("fettlefs");
+    fs::copy(scratch.fettlefs().get_program(), &program).expect("a program that anybody may run");
+    let status = || -> Output {
+        let mut command = scratch.command("setpriv");
+        let nobody = NOBODY.to_string();
+        command.args(["--reuid", &nobody, "--regid", &nobody, "--clear-groups"]).arg(&program).arg("status");
+        command.current_dir(scratch.project()).output().expect("setpriv").into()
+    };
+    assert!(status().ok().stdout.contains("1 held"));
+    for (file, mode) in [("fettle.db", 0o600), ("fettle.db", 0o644), ("fettle.db-wal", 0o600)] {
+        let place = state(&scratch).join(file);
+        fs::OpenOptions::new().create(true).append(true).open(&place).expect("it is there");
+        let was = fs::metadata(&place).expect("it is there").permissions();
+        fs::set_permissions(&place, fs::Permissions::from_mode(mode)).expect("a mode");
+        chown(&place, Some(0), Some(0)).expect("root's");
+        let output = status();
+        let said = "fettlefs: open the state database in [project]/.fettle: Permission denied (os error 13)\n";
+        assert_eq!((output.status, &*scratch.normalise(&output.stderr)), (6, said), "{file} {mode:o}");
+        fs::set_permissions(&place, was).expect("a mode");
+        chown(&place, Some(NOBODY), Some(NOBODY)).expect("given back");
+    }
+    assert!(status().ok().stdout.contains("1 held"));
 }

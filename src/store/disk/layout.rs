@@ -522,8 +522,8 @@ const LOCK_WAIT: Duration = Duration::from_secs(1);
 const COMMAND_WAIT: Duration = Duration::from_secs(5);
 /// The same in place of a daemon that died. The command may be hashing gigabytes that are held, and if no daemon came, the
 /// review would end.
-const RESTART_WAIT: Duration = Duration::from_secs(60);
-const LOCK_POLL: Duration = Duration::from_millis(10);
+pub(in crate::store) const RESTART_WAIT: Duration = Duration::from_secs(60);
+pub(in crate::store) const LOCK_POLL: Duration = Duration::from_millis(10);
 
 /// An exclusive lock on the PROJECT directory itself, so that it holds wherever the state directory stands.
 /// Ends with the last descriptor: a killed daemon holds nothing.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, ffi};
 
-use super::{LOG_PAGE_BYTES, connect, failure};
+use super::{LOG_PAGE_BYTES, OpenError, connect, failure};
 
 /// A second connection to a database, used for nothing else.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub struct LogMover {
 }
 
 impl LogMover {
-    pub(super) fn open(dir: &Arc<OwnedFd>, name: &str) -> rusqlite::Result<Self> {
+    pub(super) fn open(dir: &Arc<OwnedFd>, name: &str) -> Result<Self, OpenError> {
         let connection = connect(dir, name)?;
         // A connection that has read nothing yet does not know of a log.
         connection.query_row("PRAGMA schema_version", [], |_| Ok(()))?;
