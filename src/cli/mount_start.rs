@@ -186,6 +186,7 @@ fn say_what_was_found(Found { recovered, below }: &Found) {
     if recovered.swept > 0 {
         say(format_args!("leftover files of its own that recovery removed: {}", recovered.swept));
     }
+    recovered.told_of_files().iter().for_each(|words| say(format_args!("recovery: {words}")));
     below.iter().for_each(say);
 }
 

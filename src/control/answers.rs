@@ -301,7 +301,8 @@ fn notices(project: &Project) -> impl Iterator<Item = String> {
     let git = project.overlay.git_notice();
     let no_rings = project.overlay.traffic().rings().and_then(|tried| tried.as_ref().err());
     let by_device = no_rings.map(|why| format!("requests come by the device, not by rings: {why}"));
-    let notices = removed.into_iter().chain(unread).chain(ignored).chain(git).chain(by_device);
+    let aside = project.overlay.store().lost_and_found_notice();
+    let notices = removed.into_iter().chain(aside).chain(unread).chain(ignored).chain(git).chain(by_device);
     notices.chain(project.overlay.limit_notices())
 }
 

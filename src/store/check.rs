@@ -114,6 +114,7 @@ impl Store {
         let rows = self.rows::<UpperRow>(&mut found, "upper", "SELECT CAST(id AS TEXT), row FROM upper ORDER BY id")?;
         self.check_uppers(&mut found, &rows, &contents, scope)?;
         self.check_stage(&mut found, &rows, scope)?;
+        self.check_lost_and_found(&mut found)?;
         self.check_backups(&mut found, &contents)?;
         self.check_anchors(&mut found, &contents)?;
         self.check_intents(&mut found)?;
@@ -299,6 +300,15 @@ impl Store {
             let known = [&owned, &scope.rowless, &in_passing].iter().any(|ids| ids.contains(&id));
             let about = format!("stage/{id}");
             found.check(known, FaultKind::Orphan, &about, || "is upper content that no row tells of".to_owned());
+        }
+        Ok(())
+    }
+
+    fn check_lost_and_found(&self, found: &mut Findings) -> Result<()> {
+        found.checked += 1;
+        for name in self.lost_and_found()? {
+            let why = "was set aside: fettle.db was put back from an older copy; remove it once nobody needs it";
+            found.add(FaultKind::Orphan, name, why);
         }
         Ok(())
     }

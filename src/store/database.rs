@@ -9,15 +9,16 @@ pub(super) mod unsynced;
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Condvar;
-use rusqlite::Connection;
+use rusqlite::{Connection, ErrorCode};
 use rustix::fs::StatVfsMountFlags;
 
 use super::database::halt::Halt;
+use super::disk::generation;
 use super::disk::layout::{LOCK_POLL, RESTART_WAIT, StateDirs, is_removed};
 use super::journal::fulfilment::{Going, Waiting};
 use super::rows::upper::UpperId;
@@ -95,17 +96,17 @@ const BARE_LOG: &str = "its database fettle.db is gone or empty, and the log of 
 
 /// True if nothing was ever written to the database. Asked before SQLite opens it, which removes the log of an empty one.
 fn is_empty(dirs: &StateDirs) -> bool {
-    !has_bytes(dirs, FILE)
+    !has_bytes(dirs.state(), FILE)
 }
 
 /// True if something was committed. A first start that was cut short leaves no such log beside an empty database: SQLite
 /// writes the first page of that and syncs it, with its name, before it begins a log.
 fn has_log(dirs: &StateDirs) -> bool {
-    has_bytes(dirs, LOG)
+    has_bytes(dirs.state(), LOG)
 }
 
-fn has_bytes(dirs: &StateDirs, name: &str) -> bool {
-    let stat = rustix::fs::statat(dirs.state(), name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW);
+fn has_bytes(state: BorrowedFd<'_>, name: &str) -> bool {
+    let stat = rustix::fs::statat(state, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW);
     stat.is_ok_and(|stat| stat.st_size > 0)
 }
 
@@ -166,35 +167,33 @@ impl Drop for Database {
 
 impl Database {
     pub fn open(dirs: &StateDirs, halt: &Arc<Halt>) -> Result<Self> {
-        let damaged = |what: String| Error::Damaged { path: dirs.describe().to_owned(), what };
-        let unusable = |what: &str| damaged(format!("{what}; {WAYS_ON}"));
+        let lost = |what| unusable(dirs.state(), dirs.describe(), what);
         if is_empty(dirs) {
             if dirs.is_known() || has_content(dirs)? {
-                return Err(unusable(LOST));
+                return Err(lost(LOST));
             }
             if has_log(dirs) {
-                return Err(unusable(BARE_LOG));
+                return Err(lost(BARE_LOG));
             }
         }
         let connection = connect(dirs)?;
         let version = connection.query_row("PRAGMA user_version", [], |row| row.get(0));
-        let version: i64 = version.map_err(|err| unopened(dirs, connection.unopened(err)))?;
+        let version: i64 = version.map_err(|err| unopened(dirs.state(), dirs.describe(), connection.unopened(err)))?;
         let is_known = matches!(version, SCHEMA_VERSION | VERSION_BEFORE);
         let forgets = version == 0 || (is_known && knows_nothing(&connection)?);
         // If it were taken for a new database, all that content would be swept as left over.
         if forgets && (dirs.is_known() || has_content(dirs)?) {
             // The log stays: someone may still find something in it.
             connection.keep_log()?;
-            return Err(unusable(LOST));
+            return Err(lost(LOST));
         }
         let made = match version {
             0 => make_tables(&connection),
             VERSION_BEFORE => connection.execute_batch(&format!("{TAKE_OVER}{LATER}")),
             SCHEMA_VERSION => connection.execute_batch(LATER),
             other => {
-                return Err(damaged(format!(
-                    "its database is of version {other}, this program knows {SCHEMA_VERSION}"
-                )));
+                let what = format!("its database is of version {other}, this program knows {SCHEMA_VERSION}");
+                return Err(Error::Damaged { path: dirs.describe().to_owned(), what });
             }
         };
         made.map_err(|err| failed(&connection, err.into()))?;
@@ -226,11 +225,12 @@ impl Database {
         Ok(database)
     }
 
-    /// Returns a number above every row and every file, so that a leftover is never taken for something new.
+    /// Returns a number above every row, every file and all that were ever given, so that a leftover is never taken for
+    /// something new.
     fn first_free_upper(&self, dirs: &StateDirs) -> Result<i64> {
         let row: i64 = self.connection.query_row("SELECT COALESCE(MAX(id), 0) FROM upper", [], |row| row.get(0))?;
         let file = dirs.stage_files()?.into_iter().map(UpperId::number).max().unwrap_or(0);
-        Ok(row.max(file) + 1)
+        Ok(row.max(file).max(generation::number_before(&self.connection)?) + 1)
     }
 
     /// Skips the numbers of rows that only intents knew of and that recovery has saved.
@@ -471,7 +471,8 @@ impl Database {
 fn connect(dirs: &StateDirs) -> Result<sqlite::Database> {
     let (begun, longest) = (Instant::now(), if dirs.is_known() { RESTART_WAIT } else { Duration::ZERO });
     loop {
-        let opened = sqlite::open_database(dirs.state(), FILE).map_err(|err| unopened(dirs, err));
+        let opened = sqlite::open_database(dirs.state(), FILE);
+        let opened = opened.map_err(|err| unopened(dirs.state(), dirs.describe(), err));
         let is_in_use = matches!(opened, Err(Error::InUse { .. }));
         if !is_in_use || begun.elapsed() >= longest {
             return opened;
@@ -480,17 +481,22 @@ fn connect(dirs: &StateDirs) -> Result<sqlite::Database> {
     }
 }
 
+/// Returns the error for a database that has lost what it had.
+fn unusable(state: BorrowedFd<'_>, description: &str, what: &str) -> Error {
+    generation::note_damage(state, description);
+    Error::Damaged { path: description.to_owned(), what: format!("{what}; {WAYS_ON}") }
+}
+
 /// Returns why the database cannot be used. Only what SQLite finds wrong with the file is damage.
-fn unopened(dirs: &StateDirs, error: OpenError) -> Error {
-    let below = |cause| Error::Io { doing: format!("open the state database in {}", dirs.describe()), cause };
+fn unopened(state: BorrowedFd<'_>, description: &str, error: OpenError) -> Error {
+    let below = |cause| Error::Io { doing: format!("open the state database in {description}"), cause };
     match error {
         // SQLite has its own words for what it cannot write.
-        _ if is_read_only(dirs).unwrap_or(false) => below(io::Error::from_raw_os_error(libc::EROFS)),
+        _ if is_read_only(state).unwrap_or(false) => below(io::Error::from_raw_os_error(libc::EROFS)),
         OpenError::Below(cause) => below(cause),
-        OpenError::Database(err) if sqlite::is_in_use(&err) => Error::InUse { path: dirs.describe().to_owned() },
+        OpenError::Database(err) if sqlite::is_in_use(&err) => Error::InUse { path: description.to_owned() },
         OpenError::Database(err) if sqlite::is_damage(&err) => {
-            let what = format!("its database {FILE}, or the log of that, {LOG}: {err}; {WAYS_ON}");
-            Error::Damaged { path: dirs.describe().to_owned(), what }
+            unusable(state, description, &format!("its database {FILE}, or the log of that, {LOG}: {err}"))
         }
         OpenError::Database(err) => Error::Database(err),
     }
@@ -533,10 +539,10 @@ fn failed(connection: &sqlite::Database, error: Error) -> Error {
     }
 }
 
-fn is_read_only(dirs: &StateDirs) -> rustix::io::Result<bool> {
-    Ok(rustix::fs::fstatvfs(dirs.state())?.f_flag.contains(StatVfsMountFlags::RDONLY))
+fn is_read_only(state: BorrowedFd<'_>) -> rustix::io::Result<bool> {
+    Ok(rustix::fs::fstatvfs(state)?.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
 pub(super) fn is_disk_full(error: &rusqlite::Error) -> bool {
-    error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull)
+    error.sqlite_error_code() == Some(ErrorCode::DiskFull)
 }

@@ -2,6 +2,7 @@
 
 mod in_place;
 mod places;
+mod put_back;
 mod raise;
 mod several;
 

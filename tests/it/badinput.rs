@@ -16,8 +16,10 @@ use crate::harness::{Output, Scratch, mounted_scratch};
 /// Everything below a directory: path, mode and content.
 fn tree(dir: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
     let mut found = BTreeMap::new();
-    // An empty write-ahead log means the same as none: closing the database removes it.
-    let means_nothing = |path: &Path, content: &[u8]| content.is_empty() && path.ends_with("fettle.db-wal");
+    // An empty write-ahead log means the same as none: closing the database removes it. A refusal counts in `generation`.
+    let means_nothing = |path: &Path, content: &[u8]| {
+        content.is_empty() && path.ends_with("fettle.db-wal") || path.ends_with(".fettle/generation")
+    };
     let mut rest = vec![dir.to_owned()];
     while let Some(path) = rest.pop() {
         let meta = path.symlink_metadata().unwrap_or_else(|err| panic!("{}: {err}", path.display()));

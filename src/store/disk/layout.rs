@@ -7,6 +7,8 @@
 //!   content/HEX             replaced content too large for the database, FETTLE_BACKUP_DIR
 //!   control.sock            the control protocol for callers outside the mount
 //!   instance                a random name, for stage and content in directories given for them (`elsewhere.rs`)
+//!   generation              a number by which an older database is known (`generation.rs`)
+//!   lost+found/             files that such a database does not tell of
 //!   holder.json             who holds the lock, for messages only
 //!   .gitignore .git/        make git ignore the directory, and `git clean -fdx` pass it by
 //! ```
@@ -28,6 +30,7 @@ use crate::model::RelPath;
 use crate::protocol::INSTANCE_FILE as INSTANCE;
 use crate::store::content::open_kept;
 use crate::store::disk::elsewhere;
+use crate::store::disk::generation::LOST_AND_FOUND;
 use crate::store::disk::renames;
 use crate::store::rows::upper::UpperId;
 use crate::store::{Context, Error, Result};
@@ -95,7 +98,7 @@ impl Location {
 }
 
 /// Returns the path that the kernel has for a directory, which may have been opened by another name.
-fn path_of(dir: BorrowedFd<'_>) -> io::Result<PathBuf> {
+pub(super) fn path_of(dir: BorrowedFd<'_>) -> io::Result<PathBuf> {
     std::fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd()))
 }
 
@@ -297,7 +300,9 @@ impl StateDirs {
         let list = crate::sys::tree::list(self.content.as_fd());
         let entries = list.doing(|| format!("list {}/content", self.description))?;
         let names = entries.into_iter().filter_map(|entry| entry.name.into_string().ok());
-        let is_other = |name: &String| elsewhere::is_note(name) || UpperId::parse(OsStr::new(name)).is_some();
+        let is_other = |name: &String| {
+            elsewhere::is_note(name) || name == LOST_AND_FOUND || UpperId::parse(OsStr::new(name)).is_some()
+        };
         Ok(names.filter(|name| !is_other(name)).collect())
     }
 
@@ -425,6 +430,7 @@ fn write_over(place: &Place, content: &[u8], flags: RenameFlags) -> io::Result<(
     // An earlier attempt may have left one.
     new.remove()?;
     let file = File::from(new.create(OFlags::WRONLY, PRIVATE_FILE)?);
+    file::give_to_owner_of(place.dir.as_fd(), file.as_fd())?;
     (&file).write_all(content)?;
     file.sync_all()?;
     new.rename(place, flags)?;
@@ -468,7 +474,7 @@ fn parse_mode_note(name: &OsStr) -> Option<(UpperId, u32)> {
     Some((UpperId::parse(id.as_ref())?, u32::from_str_radix(mode, 8).ok()?))
 }
 
-fn open_inside(dir: BorrowedFd<'_>, name: &OsStr, description: &str) -> Result<OwnedFd> {
+pub(super) fn open_inside(dir: BorrowedFd<'_>, name: &OsStr, description: &str) -> Result<OwnedFd> {
     match fs::mkdirat(dir, name, PRIVATE_DIR) {
         Ok(()) | Err(rustix::io::Errno::EXIST) => {}
         Err(err) => return Err(err.into()).doing(|| format!("make state directory {description}")),
@@ -490,7 +496,7 @@ fn check_free_for_state(path: &Path) -> Result<()> {
     let names: Vec<OsString> = entries.iter().map(|entry| entry.file_name()).collect();
     // The first file made in a state directory, under whatever name until it is whole.
     let is_ours = names.iter().any(|name| name.as_bytes().starts_with(INSTANCE.as_bytes()));
-    match is_ours || names.iter().all(|name| name == "lost+found") {
+    match is_ours || names.iter().all(|name| name == LOST_AND_FOUND) {
         true => Ok(()),
         false => Err(io::Error::other("it has other files in it, and is no state directory")).doing(doing),
     }

@@ -13,6 +13,7 @@ use super::sweep::{Sweep, SweepNote, note_sweep, told_if_it_stays};
 use crate::model::{Digest, InodeKey, RelPath};
 use crate::protocol::EventName;
 use crate::store::disk::copied::Project;
+use crate::store::disk::generation;
 use crate::store::rows::backups;
 use crate::store::rows::events::{self, EventDraft};
 use crate::store::rows::upper::{UpperId, What, parse_row};
@@ -34,6 +35,8 @@ pub struct Recovered {
     pub gone: Vec<RelPath>,
     /// Temporary names and upper files without an owner that were removed.
     pub swept: usize,
+    /// What files are called now that the database, an older one, does not tell of.
+    pub set_aside: Vec<String>,
 }
 
 impl Recovered {
@@ -52,24 +55,32 @@ impl Recovered {
         told.into_iter().flat_map(|(paths, words)| paths.iter().map(move |path| (path, words)))
     }
 
+    /// Returns what became of files that the database does not tell of.
+    pub fn told_of_files(&self) -> Option<String> {
+        generation::words_for(&self.set_aside)
+    }
+
     /// Records this in the event log, in the transaction that decides it: no later process will know.
     pub(in crate::store) fn record(&self, tx: &Transaction<'_>) -> Result<()> {
-        let event = |(path, words): (&RelPath, &str)| {
+        let event = |path: Option<&RelPath>, words: &str| {
             EventDraft::new(EventName::Recovered).with(|event| {
-                event.path = Some(path.clone());
+                event.path = path.cloned();
                 event.message = Some(words.to_owned());
             })
         };
-        events::put_all(tx, &self.told().map(event).collect::<Vec<_>>(), &[]).map(drop)
+        let of_paths = self.told().map(|(path, words)| event(Some(path), words));
+        let of_files = self.told_of_files().map(|words| event(None, &words));
+        events::put_all(tx, &of_paths.chain(of_files).collect::<Vec<_>>(), &[]).map(drop)
     }
 
     pub(in crate::store) fn add(&mut self, other: Self) {
-        let Self { finished, undone, foreign, gone, swept } = other;
+        let Self { finished, undone, foreign, gone, swept, set_aside } = other;
         self.finished.extend(finished);
         self.undone.extend(undone);
         self.foreign.extend(foreign);
         self.gone.extend(gone);
         self.swept += swept;
+        self.set_aside.extend(set_aside);
     }
 }
 
@@ -99,9 +110,16 @@ impl Store {
         recovered.swept += self.sweep_strays(&sweep)?;
         self.recover_from_power_cut(&sweep, recovered)?;
         self.remove_doomed(lower)?;
-        recovered.swept += self.sweep_stage()?;
-        recovered.swept += self.sweep_content()?;
-        Ok(())
+        let is_cleared = match self.is_put_back()? {
+            true => self.set_unknown_aside(recovered)?,
+            false => {
+                recovered.swept += self.sweep_stage()?;
+                recovered.swept += self.sweep_content()?;
+                true
+            }
+        };
+        // While something stays, the next start must not take it for left over either.
+        if is_cleared { self.raise_generation() } else { Ok(()) }
     }
 
     /// Removes what landings could not remove, at a time when none is under way.
@@ -314,13 +332,37 @@ impl Store {
 
     /// Removes upper files without a row: those that were being made, and those that a recorded landing left behind.
     fn sweep_stage(&self) -> Result<usize> {
-        let owned: HashSet<UpperId> =
-            self.load_upper()?.iter().filter(|row| row.what != What::Whiteout).map(|row| row.id).collect();
         let mut swept = 0;
-        for id in self.dirs.stage_files()?.into_iter().filter(|id| !owned.contains(id)) {
+        for id in self.rowless_uppers()? {
             swept += usize::from(told_if_it_stays(self.dirs.remove_stage_file(id))?.is_some());
         }
         Ok(swept)
+    }
+
+    fn rowless_uppers(&self) -> Result<Vec<UpperId>> {
+        let owned: HashSet<UpperId> =
+            self.load_upper()?.iter().filter(|row| row.what != What::Whiteout).map(|row| row.id).collect();
+        Ok(self.dirs.stage_files()?.into_iter().filter(|id| !owned.contains(id)).collect())
+    }
+
+    /// Moves all that an older database does not tell of to where nothing removes it. Returns false if something stays.
+    fn set_unknown_aside(&self, recovered: &mut Recovered) -> Result<bool> {
+        let uppers = self.rowless_uppers()?.into_iter().map(|id| self.set_upper_aside(id));
+        let contents = self.rowless_content()?;
+        let contents =
+            contents.iter().filter_map(|name| Digest::parse(name)).map(|digest| self.set_content_aside(digest));
+        let (mut moved, mut is_all) = (Recovered::default(), true);
+        for name in uppers.chain(contents) {
+            match told_if_it_stays(name)? {
+                Some(name) => moved.set_aside.push(name),
+                None => is_all = false,
+            }
+        }
+        if !moved.is_nothing() {
+            self.database.lock().write(|tx| moved.record(tx))?;
+        }
+        recovered.add(moved);
+        Ok(is_all)
     }
 
     /// Removes, deepest first, the directories that finished landings had no time to remove and those made for landings
@@ -378,13 +420,20 @@ impl Store {
     /// Removes content files that were being made, and those without a row.
     fn sweep_content(&self) -> Result<usize> {
         let mut swept = 0;
-        for name in self.dirs.content_files()? {
-            let known = Digest::parse(&name).map_or(Ok(false), |digest| self.has_content(digest))?;
-            if !known {
-                swept += usize::from(told_if_it_stays(content::remove_file(&self.dirs, &name))?.is_some());
-            }
+        for name in self.rowless_content()? {
+            swept += usize::from(told_if_it_stays(content::remove_file(&self.dirs, &name))?.is_some());
         }
         Ok(swept)
+    }
+
+    fn rowless_content(&self) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        for name in self.dirs.content_files()? {
+            if !Digest::parse(&name).map_or(Ok(false), |digest| self.has_content(digest))? {
+                names.push(name);
+            }
+        }
+        Ok(names)
     }
 }
 
