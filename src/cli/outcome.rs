@@ -143,6 +143,7 @@ fn note_words(note: Note) -> &'static str {
         Note::Binary => "[diff skipped: binary]",
         Note::Large => "[diff skipped: large]",
         Note::Merged => "[merged with later changes]",
+        Note::Gone => "[its content is gone: no backup]",
     }
 }
 

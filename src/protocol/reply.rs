@@ -37,6 +37,8 @@ pub enum Note {
     Large,
     /// Later edits to the file were kept.
     Merged,
+    /// The content was removed from the state directory, so that there is no backup of it.
+    Gone,
 }
 
 /// The line counts of one change. Absent in an [`Outcome`] if no lines were counted.

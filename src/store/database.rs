@@ -481,6 +481,25 @@ fn connect(dirs: &StateDirs) -> Result<sqlite::Database> {
     }
 }
 
+/// Reads a database that is there, before anything is known to be right, and leaves it as it is. Returns `None` if there
+/// is none, or one without what is looked for.
+pub(in crate::store) fn look_into<T>(
+    state: BorrowedFd<'_>,
+    description: &str,
+    look: impl FnOnce(&Connection) -> Result<T>,
+) -> Result<Option<T>> {
+    if !has_bytes(state, FILE) {
+        return Ok(None);
+    }
+    let connection = sqlite::open_database(state, FILE).map_err(|err| unopened(state, description, err))?;
+    connection.keep_log()?;
+    match look(&connection) {
+        Err(Error::Database(err)) if err.sqlite_error_code() == Some(ErrorCode::Unknown) => Ok(None),
+        Err(Error::Database(err)) => Err(unopened(state, description, connection.unopened(err))),
+        looked => looked.map(Some),
+    }
+}
+
 /// Returns the error for a database that has lost what it had.
 fn unusable(state: BorrowedFd<'_>, description: &str, what: &str) -> Error {
     generation::note_damage(state, description);

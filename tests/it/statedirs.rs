@@ -143,6 +143,52 @@ fn content_elsewhere_that_does_not_say_whose_it_is_is_copied() {
     elsewhere.cli(&elsewhere.scratch.project(), &["fsck"]).ok();
 }
 
+/// As after a reboot: the mountpoint is there, and the disk is not.
+#[test]
+fn content_on_a_disk_that_is_not_mounted_is_missed_by_every_start() {
+    for (gone, variable) in [(0, "FETTLE_STAGE_DIR"), (1, "FETTLE_BACKUP_DIR")] {
+        let elsewhere = Elsewhere::new(mounted_scratch!(), ["stage", "kept"]);
+        let (project, place) = (elsewhere.scratch.project(), elsewhere.dirs[gone].clone());
+        let view = elsewhere.mount();
+        work(&view);
+        view.unmount();
+        let away = elsewhere.scratch.root().join("away");
+        fs::rename(&place, &away).expect("the disk goes");
+        fs::create_dir(&place).expect("the mountpoint stays");
+        for args in [&["status"][..], &["discard", "a"], &["rollback", "large"], &["mount"]] {
+            let refused = elsewhere.cli(&project, args).exits(1).stderr;
+            assert!(refused.contains(variable) && refused.contains("is its disk mounted?"), "{args:?}: {refused}");
+        }
+        fs::remove_dir(&place).expect("it is empty");
+        fs::rename(&away, &place).expect("the disk is mounted");
+        assert_eq!(elsewhere.held(&project), 2);
+        for args in [&["confirm", "a", "b"][..], &["rollback", "large"], &["fsck"]] {
+            elsewhere.cli(&project, args).ok();
+        }
+    }
+}
+
+#[test]
+fn a_discard_of_what_is_gone_says_that_there_is_no_backup() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(200));
+    let view = scratch.mount_at("view");
+    view.write("a", rewritten());
+    view.unmount();
+    let stage = scratch.project().join(".fettle/stage");
+    fs::read_dir(&stage)
+        .expect("stage")
+        .for_each(|entry| fs::remove_file(entry.expect("one").path()).expect("it goes"));
+    let told = scratch.cli(&["discard", "a"]).ok().stdout;
+    assert!(
+        told.starts_with("fettlefs: Discarded a (id ") && told.contains("its content is gone: no backup"),
+        "{told}"
+    );
+    let log = scratch.cli(&["log"]).ok().stdout;
+    assert!(log.lines().any(|line| line.contains("discarded") && line.contains("gone: no backup")), "{log}");
+    assert!(scratch.cli(&["backups"]).ok().stdout.contains("No backups"));
+}
+
 #[test]
 fn a_daemon_that_comes_in_the_place_of_a_dead_one_makes_no_state() {
     for (gone, is_made_anew) in [("state", false), ("state", true), ("stage", false), ("stage", true)] {

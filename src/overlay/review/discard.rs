@@ -14,12 +14,15 @@ use crate::overlay::judge::side::Side;
 use crate::overlay::state::nodes::NodeId;
 use crate::overlay::state::uppers::Upper;
 use crate::overlay::{Error, Overlay, Result, State};
-use crate::protocol::{Action as Done, EventName, Outcome};
+use crate::protocol::{Action as Done, EventName, Note, Outcome};
 use crate::store::{
     self, Applied, Base, Below, Durability, Effect, Epilogue, Fate, Landing, PathEffect, StagedContent, UpperId,
     UpperRow, Version, What,
 };
 use crate::sys::file::{FileKind, Meta};
+
+/// What the log of events tells of a discard that could keep nothing.
+const GONE: &str = "its content is gone: no backup";
 
 /// Entries whose own files become backups, on a disk that has no room for copies.
 struct GivenAway<'a> {
@@ -212,7 +215,7 @@ impl Overlay {
         landing: &mut Landing<'_>,
         epilogue: &mut Epilogue,
     ) -> Reviewed<()> {
-        let Dropping { given_away, reviewing, kept, .. } = dropping;
+        let Dropping { given_away, reviewing, outcomes, kept, .. } = dropping;
         for (index, change) in reviewing.taken.iter().enumerate() {
             let path = change.row.path();
             let fault = |err: Error| failed(path, &err);
@@ -221,6 +224,7 @@ impl Overlay {
                 // of the change.
                 Err(err) if err.code() == libc::ENOENT && !change.row.what.is_structure() => {
                     log::error!("{path}: its content is gone: {err}");
+                    outcomes[index].note = Some(Note::Gone);
                     Side::default()
                 }
                 side => side.map_err(fault)?,
@@ -241,6 +245,7 @@ impl Overlay {
             epilogue.verdicts.push((change.held.id.clone(), path.clone(), Fate::Discarded));
             let event = self.event(EventName::Discarded, path).with(|event| {
                 event.id = Some(change.held.id.to_string());
+                event.message = (outcomes[index].note == Some(Note::Gone)).then(|| GONE.to_owned());
             });
             let event = reviewed(event, &change.held, &review.by);
             epilogue.events.push(event.doing([PathEffect::new(path, effect)]));

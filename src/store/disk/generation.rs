@@ -1,15 +1,15 @@
 //! Tells a database that was put back from an older copy.
 //!
-//! Such a database knows nothing of what was held and kept since, and recovery would take the files of that for left over.
-//! So there is a counter, the generation, in the database and in a file beside it, and each start raises both once it has
-//! recovered. If that of the file is newer, or that of an upper file is, nothing is removed for having no row: it is set
-//! aside in [`LOST_AND_FOUND`], where it is until a person removes it.
+//! Such a database knows nothing of what was held and kept since, and recovery would take the files of that for left
+//! over. So there is a counter, the generation, in the database and in a file beside it, and each start raises both once
+//! it has recovered. If that of the file is newer, or that of an upper file is, nothing is removed for having no row: it
+//! is set aside in [`LOST_AND_FOUND`], where it is until a person removes it.
 //!
 //! The numbers of upper files begin with the generation in which they were given. So none is given twice, whatever a
 //! database has forgotten, and an old row never gets the content of another change.
 //!
-//! The database is the first to be raised, durably. A death in between leaves it newer than the file, which says nothing.
-//! A state of before there were generations has neither, and is at 0.
+//! The database is the first to be raised, durably. A death in between leaves it newer than the file, which says
+//! nothing. A state of before there were generations has neither, and is at 0.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -33,8 +33,8 @@ const NUMBER_BITS: u32 = 32;
 /// The numbers of the last generation are positive, too.
 const GENERATION_MAX: i64 = i32::MAX as i64;
 
-/// As e2fsck names its own, and in the same place as that where the state directory is a file system's root. The names of
-/// files in it tell whose they are.
+/// As e2fsck names its own, and in the same place as that where the state directory is a file system's root. The names
+/// of files in it tell whose they are.
 pub(super) const LOST_AND_FOUND: &str = "lost+found";
 const STAGE_PREFIX: &str = "stage-";
 const CONTENT_PREFIX: &str = "content-";
@@ -116,7 +116,7 @@ impl Store {
         Ok(generation_beside(self.dirs.state(), self.dirs.describe()).max(uppers.unwrap_or(0)))
     }
 
-    /// Called once nothing is left that a next recovery would take for left over. Then this one gives numbers of its own.
+    /// Called once nothing is left that a next recovery would take for left over. From then on numbers are this one's.
     pub(in crate::store) fn raise_generation(&self) -> Result<()> {
         let newest = self.newest_file()?.max(generation_in(self.database.lock().reader())?);
         let raised = newest.saturating_add(1).min(GENERATION_MAX);

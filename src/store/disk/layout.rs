@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustix::fs::{self, FlockOperation, Mode, OFlags};
 
-use super::places::Places;
+use super::places::{self, Places};
 use crate::model::RelPath;
 use crate::protocol::INSTANCE_FILE as INSTANCE;
 use crate::store::content::open_kept;
@@ -121,7 +121,9 @@ impl StateDirs {
     pub fn open(lower: &Tree, location: &Location) -> Result<Self> {
         let description = location.describe(lower);
         let state = open_state(lower, location, &description)?;
-        let instance = elsewhere::own_name(&state, instance(&state, location, &description)?, location)?;
+        let instance = instance(&state, location, &description)?;
+        places::check_there(&state, &description, &instance, location)?;
+        let instance = elsewhere::own_name(&state, instance, location)?;
         let within = |path: &Option<PathBuf>, name: &str| match path {
             Some(path) => open_outside(&path.join(&instance)),
             None => open_inside(state.as_fd(), name.as_ref(), &format!("{description}/{name}")),

@@ -3,16 +3,22 @@
 //! A start that is given other places than the last one finds nothing of what is held or kept. If that were taken for
 //! lost, its rows would go, and with the next start its files. So such a start is refused before it changes anything. If
 //! the content is found all the same, because a person has moved it, or there is none, the new places are noted.
+//!
+//! The place may be the same and its disk not mounted: then the directory of this state is not in it, and none is made.
 
 use std::io;
-use std::path::PathBuf;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
+use rusqlite::{Connection, OptionalExtension};
 use serde::{Deserialize, Serialize};
 
 use super::layout::{BACKUP_VARIABLE, Location, STAGE_VARIABLE};
 use crate::protocol::DirPath;
-use crate::store::rows::upper::{What, parse_row, to_row};
+use crate::store::database::look_into;
+use crate::store::rows::upper::{UpperRow, What, parse_row, to_row};
 use crate::store::{Context, Error, Result, Store};
+use crate::sys::tree::is_absent;
 
 const PLACES: &str = "places";
 
@@ -28,6 +34,64 @@ impl Places {
         let given = |path: &Option<PathBuf>| path.clone().map(DirPath);
         Self { stage: given(&location.stage), content: given(&location.backups) }
     }
+}
+
+/// What a database tells of that stands in places for content.
+#[derive(Default)]
+struct Needs {
+    upper: bool,
+    content: bool,
+}
+
+impl Needs {
+    /// True of upper files also if there is an intent: see [`Store::misses_upper_files`].
+    fn of(connection: &Connection, description: &str) -> Result<Self> {
+        let mut statement = connection.prepare("SELECT row FROM upper")?;
+        let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
+        let mut upper = exists(connection, "SELECT 1 FROM intent")?;
+        for row in rows {
+            upper |= parse_row::<UpperRow>(&row?, description)?.what != What::Whiteout;
+        }
+        Ok(Self { upper, content: exists(connection, "SELECT 1 FROM content WHERE bytes IS NULL")? })
+    }
+}
+
+fn exists(connection: &Connection, query: &str) -> Result<bool> {
+    Ok(connection.prepare(query)?.exists([])?)
+}
+
+/// Fails if what this state has noted to be in a place is needed, and that place has no directory of the state: its disk
+/// is not mounted, or a person has removed it. Called before one is made there. A daemon in place of a dead one makes none.
+pub(super) fn check_there(state: &OwnedFd, description: &str, instance: &str, location: &Location) -> Result<()> {
+    let is_gone = |place: &Option<PathBuf>| place.as_ref().is_some_and(|place| !has_directory(place, instance));
+    let gone = [is_gone(&location.stage), is_gone(&location.backups)];
+    if location.known.is_some() || gone == [false, false] {
+        return Ok(());
+    }
+    let look = |connection: &Connection| Ok((places_in(connection, description)?, Needs::of(connection, description)?));
+    let Some((Some(noted), needs)) = look_into(state.as_fd(), description, look)? else { return Ok(()) };
+    let now = Places::of(location);
+    let is_needed = |index: usize, needs: bool, noted: &Option<DirPath>, now: &Option<DirPath>| {
+        gone[index] && needs && noted == now
+    };
+    if is_needed(0, needs.upper, &noted.stage, &now.stage) {
+        return Err(not_there("held", STAGE_VARIABLE, instance, now.stage.as_ref()));
+    }
+    if is_needed(1, needs.content, &noted.content, &now.content) {
+        return Err(not_there("kept", BACKUP_VARIABLE, instance, now.content.as_ref()));
+    }
+    Ok(())
+}
+
+/// True also where that cannot be told: opening it says why.
+fn has_directory(place: &Path, instance: &str) -> bool {
+    place.join(instance).symlink_metadata().map_or_else(|err| !is_absent(&err), |_| true)
+}
+
+fn places_in(connection: &Connection, description: &str) -> Result<Option<Places>> {
+    let query = "SELECT value FROM setting WHERE key = ?1";
+    let json = connection.query_row(query, [PLACES], |row| row.get::<_, String>(0)).optional()?;
+    json.map(|json| parse_row(&json, description)).transpose()
 }
 
 impl Store {
@@ -56,7 +120,7 @@ impl Store {
     }
 
     fn noted_places(&self) -> Result<Option<Places>> {
-        self.setting(PLACES)?.map(|json| parse_row(&json, self.dirs.describe())).transpose()
+        places_in(self.reading()?.reader(), self.dirs.describe())
     }
 
     fn note_places(&self, places: &Places) -> Result<()> {
@@ -107,5 +171,15 @@ fn elsewhere(what: &str, variable: &str, before: Option<&DirPath>) -> Error {
         ),
         None => format!("it is in the state directory itself: unset {variable}, or move all that is there"),
     };
+    Error::Io { doing: format!("look for what is {what}"), cause: io::Error::other(why) }
+}
+
+/// The error for content that is `what` and whose place has no directory of this state any more.
+fn not_there(what: &str, variable: &str, instance: &str, place: Option<&DirPath>) -> Error {
+    let place = place.map(|DirPath(path)| path.display().to_string()).unwrap_or_default();
+    let why = format!(
+        "{place} ({variable}) has no directory {instance} any more: is its disk mounted? If what was there is gone for \
+         ever, make an empty directory of that name"
+    );
     Error::Io { doing: format!("look for what is {what}"), cause: io::Error::other(why) }
 }

@@ -100,3 +100,59 @@ fn what_is_missing_where_no_place_is_noted_is_not_lost() {
     bench.recover_given("elsewhere").unwrap();
     bench.assert_has(&work);
 }
+
+/// As after a reboot: the mountpoint is there, and the disk is not.
+#[test]
+fn a_start_that_finds_no_directory_of_its_own_where_content_is_makes_none() {
+    for only_backups in [false, true] {
+        let mut bench = Bench::new();
+        let location = |bench: &Bench| {
+            let given = given(bench, "disk");
+            if only_backups { Location { stage: None, ..given } } else { Location { backups: None, ..given } }
+        };
+        let open = |bench: &Bench| Store::open(&bench.lower, &location(bench));
+        bench.store = None;
+        bench.store = Some(open(&bench).unwrap());
+        bench.store().recover(&bench.lower).unwrap();
+        let away = |bench: &Bench| std::fs::rename(bench.path("disk"), bench.path("away")).unwrap();
+        let back = |bench: &Bench| {
+            std::fs::remove_dir(bench.path("disk")).unwrap();
+            std::fs::rename(bench.path("away"), bench.path("disk")).unwrap();
+        };
+        let row = bench.save("held");
+        let digest = bench.keep_large();
+        bench.store = None;
+        let instance = std::fs::read_to_string(bench.path(".fettle/instance")).unwrap();
+
+        away(&bench);
+        std::fs::create_dir(bench.path("disk")).unwrap();
+        for _ in 0..2 {
+            let refused = open(&bench).err().unwrap().to_string();
+            let variable = if only_backups { BACKUP_VARIABLE } else { STAGE_VARIABLE };
+            assert!(refused.contains(variable) && refused.contains("is its disk mounted?"), "{refused}");
+            assert_eq!(std::fs::read_dir(bench.path("disk")).unwrap().count(), 0);
+        }
+        back(&bench);
+        bench.store = Some(open(&bench).unwrap());
+        assert!(bench.store().recover(&bench.lower).unwrap().is_nothing());
+        assert_eq!(file::read_all(&bench.store().read_upper(row).unwrap()).unwrap(), b"held");
+        assert_eq!(bench.store().content(digest).unwrap(), Some(vec![7; 100_000]));
+
+        bench.store = None;
+        away(&bench);
+        std::fs::create_dir_all(bench.path("disk").join(instance)).unwrap();
+        bench.store = Some(open(&bench).unwrap());
+        bench.store().recover(&bench.lower).expect("a person has given it up");
+    }
+}
+
+#[test]
+fn a_place_from_which_nothing_is_needed_may_be_gone() {
+    let mut bench = Bench::new();
+    bench.recover_given("disk").unwrap();
+    let whiteout = UpperRow::new(bench.store().reserve_upper(), path("gone"), What::Whiteout, Base::NOTHING);
+    bench.store().save_upper(&whiteout).unwrap();
+    bench.store = None;
+    std::fs::remove_dir_all(bench.path("disk")).unwrap();
+    bench.recover_given("disk").unwrap();
+}

@@ -11,7 +11,7 @@ impl Bench {
     }
 
     /// Something that nobody has judged, as a killed process leaves it.
-    fn save(&self, name: &str) -> UpperId {
+    pub(super) fn save(&self, name: &str) -> UpperId {
         let UpperFile { new, file: mut content } = self.store().create_upper(0o600).unwrap();
         content.write_all(name.as_bytes()).unwrap();
         let row = UpperRow::new(new.keep(), path(name), What::File, Base::NOTHING);
@@ -19,7 +19,7 @@ impl Bench {
         row.id
     }
 
-    fn keep_large(&self) -> Digest {
+    pub(super) fn keep_large(&self) -> Digest {
         std::fs::write(self.path("large"), [7; 100_000]).unwrap();
         let content = self.store().stage_content(&self.file("large")).unwrap();
         self.store().keep_content(&content).unwrap();
