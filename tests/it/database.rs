@@ -50,6 +50,7 @@ fn a_database_that_is_gone_or_empty_beside_its_log_is_refused_and_left_as_it_is(
         fs::copy(&database, &saved).expect("a copy");
         damage(&database);
         let left = fs::read(&database).ok();
+        eventually("the killed daemon is gone", || !scratch.cli(&["status"]).stderr.contains("ask again"));
         for args in [&["status"][..], &["fsck"], &["backups"], &["confirm", "--all", "--yes"], &["mount"]] {
             let mut refused = scratch.fettlefs();
             refused.current_dir(scratch.project()).args(args);
