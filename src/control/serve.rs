@@ -209,7 +209,7 @@ fn reload(request: &Request, project: &Project) -> Result<Reply> {
     let project_file = request.dry_run.then(|| answers::project_file(&policy, &project.source)).flatten();
     if !request.dry_run {
         project.overlay.set_policy(policy).map_err(|err| {
-            let open = "reloaded, but a file that was open may be written past the new rules";
+            let open = "reloaded, but what was open may be written past the new rules";
             ErrorBody::new(ErrorCode::Io, format!("{open}: {err}"))
         })?;
     }

@@ -57,7 +57,7 @@ pub use error::{Error, Result};
 pub use files::attributes::Attributes;
 pub use files::handles::{HandleId, OpenFlags};
 pub use files::open::Opened;
-pub use files::passed::{Handover, Registration};
+pub use files::passed::{Handover, Registration, StillPassed};
 pub use files::patch::{Rewrite, RewriteHow, changed_since};
 pub use files::reading::Shown;
 pub use files::set_attributes::{SetAttributes, SetTime};
@@ -184,6 +184,9 @@ pub struct Overlay {
     faulted: AtomicBool,
     /// Whether the kernel reads and writes unjudged files by itself.
     passes_through: AtomicBool,
+    /// Files that passed, that are judged by now, and that a program may still write without asking us: the next change
+    /// of rules tries again to part them from who has them open.
+    still_passed: Mutex<HashSet<NodeId>>,
     /// Whether an upper file may itself become lower's file; false once a rename between the two has been refused.
     raises: AtomicBool,
 }
@@ -268,6 +271,7 @@ impl Overlay {
             fault: Mutex::new(None),
             faulted: AtomicBool::new(false),
             passes_through: AtomicBool::new(false),
+            still_passed: Mutex::default(),
             raises: AtomicBool::new(true),
         };
         overlay.load()?;
@@ -346,8 +350,8 @@ impl Overlay {
     }
 
     /// Replaces rules and settings (SPEC §6, `reload`). They hold from here on, even if the returned error says that a
-    /// program goes on writing past them to a file it had open.
-    pub fn set_policy(&self, policy: Policy) -> Result<()> {
+    /// program goes on writing past them to files it had open.
+    pub fn set_policy(&self, policy: Policy) -> std::result::Result<(), StillPassed> {
         let before = std::mem::replace(&mut *self.policy.write(), Arc::new(policy));
         self.forget_what_passes();
         self.part_from_passed(&before)

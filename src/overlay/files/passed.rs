@@ -31,10 +31,18 @@ use crate::overlay::state::lookup::{Origin, is_reserved};
 use crate::overlay::state::nodes::{Left, NodeId};
 use crate::overlay::{Error, Overlay, Policy, Result, State};
 use crate::policy::rules::{Action, Entry as RuleEntry};
-use crate::store::{Durability, Epilogue, Landing, NewContent};
+use crate::store::{self, Durability, Epilogue, Landing, NewContent};
 use crate::sys::OFlags;
 use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::lease;
+
+/// How often a file that is written meanwhile is copied in the hope that it stands still for as long as that takes.
+const EXACT_COPIES: usize = 2;
+
+/// Files that programs may go on writing although they are judged by now, each with the reason.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", .0.iter().map(Error::to_string).collect::<Vec<_>>().join("; "))]
+pub struct StillPassed(Vec<Error>);
 
 /// What all handles on one passing node share.
 pub struct Passed {
@@ -438,25 +446,54 @@ impl Overlay {
     }
 
     /// After a change of rules: files that are judged from now on, and that a program may still write without asking us,
-    /// get inodes of their own, with the content of this moment.
-    pub(in crate::overlay) fn part_from_passed(&self, before: &Policy) -> Result<()> {
+    /// get inodes of their own, with the content of this moment. One that cannot have it keeps no other from it, and is
+    /// tried again after the next change.
+    pub(in crate::overlay) fn part_from_passed(&self, before: &Policy) -> std::result::Result<(), StillPassed> {
+        // Held throughout: another change of rules waits.
+        let mut still_passed = self.still_passed.lock();
+        let due = std::mem::take(&mut *still_passed);
+        let mut failed = Vec::new();
         let files = self.state.lock().nodes.files();
         for node in files {
-            let passed = |path: &RelPath| before.action(&self.lower, path, RuleEntry::File, None) == Action::Pass;
-            let is_judged = |path: &RelPath| self.action(path, FileKind::Regular) != Action::Pass;
-            let mut names = self.all_names(node)?;
-            names.retain(|path| is_judged(path) && passed(path));
-            if names.is_empty() {
-                continue;
+            let failures = self.part_one(node, before, due.contains(&node));
+            if !failures.is_empty() {
+                still_passed.insert(node);
+                failed.extend(failures);
             }
-            for path in &names {
-                if self.is_written_below(path) {
-                    self.give_own_inode(path)?;
-                }
-            }
+        }
+        if failed.is_empty() { Ok(()) } else { Err(StillPassed(failed)) }
+    }
+
+    /// Returns why it could not be done. `is_due` is true for a file that has passed too long already.
+    fn part_one(&self, node: NodeId, before: &Policy, is_due: bool) -> Vec<Error> {
+        let passed = |path: &RelPath| is_due || before.action(&self.lower, path, RuleEntry::File, None) == Action::Pass;
+        let is_judged = |path: &RelPath| self.action(path, FileKind::Regular) != Action::Pass;
+        let mut names = match self.all_names(node) {
+            Ok(names) => names,
+            Err(err) => return vec![err],
+        };
+        names.retain(|path| is_judged(path) && passed(path));
+        if names.is_empty() {
+            return Vec::new();
+        }
+        let written = names.iter().filter(|path| self.is_written_below(path));
+        let failures: Vec<_> = written.filter_map(|path| self.part_written(path).err()).collect();
+        if failures.is_empty() {
             self.part_passed(node);
         }
-        Ok(())
+        failures
+    }
+
+    /// The path gets another inode even if programs do not stop writing to the one it has.
+    fn part_written(&self, path: &RelPath) -> Result<()> {
+        for _ in 0..EXACT_COPIES {
+            match self.give_own_inode(path) {
+                Err(Error::Store(store::Error::Conflict { .. })) => {}
+                Err(err) if err.is_written_meanwhile() => {}
+                parted => return parted,
+            }
+        }
+        self.replace_by_copy(path, |landing, file, meta| landing.part(&self.lower, path, file, *meta))
     }
 
     /// Returns the names of a file; if the kernel may write it by itself, also the judged ones that the kernel has not
@@ -498,14 +535,26 @@ impl Overlay {
     /// The path gets another inode, with the content of this moment; open handles on lower's file, under this or another
     /// name, keep the old one. A held change at the path becomes a change of the new one.
     fn give_own_inode(&self, path: &RelPath) -> Result<()> {
+        self.replace_by_copy(path, |landing, file, meta| {
+            landing.place(&self.lower, path, Some(meta), &NewContent::File { file, like: file, meta: *meta })
+        })
+    }
+
+    fn replace_by_copy(
+        &self,
+        path: &RelPath,
+        place: impl FnOnce(&mut Landing<'_>, &File, &Meta) -> store::Result<Meta>,
+    ) -> Result<()> {
         let upper = self.state.lock().uppers.at(path);
         let _claimed = upper.and_then(|id| self.claim_if_there(id));
         let doing = || format!("copy {path}");
-        let Some(meta) = self.lower.stat(path).doing(doing)? else { return Ok(()) };
-        let file = self.lower.open_to_read(path).doing(doing)?;
+        let file = match self.lower.open_to_read(path) {
+            Err(err) if crate::sys::tree::is_absent(&err) => return Ok(()),
+            opened => opened.doing(doing)?,
+        };
+        let meta = Meta::of(file.as_fd()).doing(doing)?;
         let mut landing = Landing::new(&self.store, Durability::Cached);
-        let copy = NewContent::File { file: &file, like: &file, meta };
-        let copy = landing.place(&self.lower, path, Some(&meta), &copy)?;
+        let copy = place(&mut landing, &file, &meta)?;
         let save = self.state.lock().uppers.saved_on_copy(path, &meta.stamp(), &copy.stamp());
         let promised = landing.promise(Epilogue { save, ..Epilogue::default() })?;
         let applied = {

@@ -2,6 +2,7 @@
 //! what nobody has reviewed.
 
 use std::os::unix::fs::MetadataExt;
+use std::process::Command;
 
 use rustix::fs::XattrFlags;
 
@@ -216,11 +217,78 @@ fn a_name_that_is_judged_from_now_on_leaves_behind_who_writes_by_one_that_goes_o
     bench.remount();
     let writer = open(&bench, "ign/kept/x", libc::O_RDWR);
     bench.put(".gitignore", "/ign/kept\n");
-    let lower = Tree::open(&bench.dir).unwrap();
-    bench.view().set_policy(Policy::load(&lower, &RuleSource::default()).unwrap()).unwrap();
+    read_rules_again(&bench).unwrap();
     bench.view().write(writer, 0, b"evil").unwrap();
     assert_eq!(bench.lower("ign/x"), Some(lines(100)));
     assert_eq!(bench.lower("ign/kept/x"), Some(lines(100).replacen("line", "evil", 1)));
+    bench.close(writer);
+}
+
+/// Files that pass, of which a writer has each open, and that are judged once the rules are read again.
+fn passing_and_open<const N: usize>(paths: [&str; N]) -> (Bench, [HandleId; N]) {
+    let mut bench = Bench::new();
+    bench.put(".git/HEAD", "ref: refs/heads/main\n");
+    bench.put(".gitignore", "/ign\n");
+    paths.iter().for_each(|path| bench.put(path, &lines(100)));
+    bench.remount();
+    let writers = paths.map(|path| open(&bench, path, libc::O_RDWR));
+    bench.put(".gitignore", "");
+    (bench, writers)
+}
+
+fn read_rules_again(bench: &Bench) -> std::result::Result<(), String> {
+    let lower = Tree::open(&bench.dir).unwrap();
+    let policy = Policy::load(&lower, &RuleSource::default()).unwrap();
+    bench.view().set_policy(policy).map_err(|err| err.to_string())
+}
+
+#[test]
+fn one_file_that_stays_with_its_writer_keeps_no_other_with_theirs_and_is_tried_again() {
+    let paths = ["ign/bad", "ign/a", "ign/b", "ign/c"];
+    let (bench, writers) = passing_and_open(paths);
+    let append_only = |flag| {
+        let status = Command::new("chattr").args([flag, bench.lower_path("ign/bad").to_str().unwrap()]).status();
+        assert!(status.unwrap().success(), "the test needs a file system that knows files one can only append to");
+    };
+    append_only("+a");
+    let tries = [read_rules_again(&bench), read_rules_again(&bench)];
+    append_only("-a");
+    for tried in tries {
+        let told = tried.unwrap_err();
+        assert!(told.contains("ign/bad") && !told.contains("ign/a"), "{told}");
+    }
+    assert_eq!(read_rules_again(&bench), Ok(()));
+    for (path, writer) in paths.into_iter().zip(writers) {
+        bench.view().write(writer, 0, b"evil").unwrap();
+        assert_eq!(bench.lower(path), Some(lines(100)), "{path}");
+        bench.close(writer);
+    }
+}
+
+#[test]
+fn a_file_that_is_written_all_the_time_leaves_its_writer_behind() {
+    use std::os::unix::fs::FileExt;
+    let (bench, [writer]) = passing_and_open(["ign/log"]);
+    let log = std::fs::File::options().read(true).write(true).open(bench.lower_path("ign/log")).unwrap();
+    let stops = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Longer with every write, so that no two looks at it agree.
+        scope.spawn(|| {
+            let mut size = log.metadata().unwrap().len();
+            while !stops.load(std::sync::atomic::Ordering::SeqCst) {
+                log.write_all_at(b"more\n", size).unwrap();
+                size += 5;
+            }
+        });
+        let told = read_rules_again(&bench);
+        stops.store(true, std::sync::atomic::Ordering::SeqCst);
+        assert_eq!(told, Ok(()));
+    });
+    let parted = bench.lower("ign/log").unwrap();
+    bench.view().write(writer, 0, b"evil").unwrap();
+    assert!(parted.starts_with(&lines(100)));
+    assert_eq!(bench.lower("ign/log"), Some(parted));
+    assert_eq!((bench.lower_names().len(), bench.names("ign").len()), (3, 1), "nothing is left behind");
     bench.close(writer);
 }
 

@@ -155,12 +155,20 @@ impl<'a> Landing<'a> {
     pub fn place(&mut self, tree: &Tree, path: &RelPath, expect: Option<&Meta>, new: &NewContent<'_>) -> Result<Meta> {
         let looks = match new {
             NewContent::Dir { meta, .. } => Some(Looks::of_meta(meta)),
-            NewContent::File { .. } | NewContent::Bytes { .. } => None,
+            NewContent::File { .. } | NewContent::Found { .. } | NewContent::Bytes { .. } => None,
             NewContent::Symlink { .. } | NewContent::Node { .. } => None,
         };
         let act = |temp, made: Stamp| Act::Place { temp, inode: made.inode, looks, made: Some(made) };
         let placed = self.stage_new((tree, path), expect.map(Meta::stamp), new, act)?;
         self.work.last().expect_looks = expect.copied();
+        Ok(placed)
+    }
+
+    /// Like [`Self::place`], with a copy of `file`, which stands at `path` and which programs go on writing: only the inode
+    /// must still be the same. They keep it, with whatever they write between the copy and the rename.
+    pub fn part(&mut self, tree: &Tree, path: &RelPath, file: &File, meta: Meta) -> Result<Meta> {
+        let placed = self.place(tree, path, Some(&meta), &NewContent::Found { file, meta })?;
+        self.work.last().is_written = true;
         Ok(placed)
     }
 

@@ -15,6 +15,8 @@ use crate::sys::{Mode, OFlags, xattr};
 pub enum NewContent<'a> {
     /// A copy of this file's bytes, with the owner, mode, attributes and times of `like`.
     File { file: &'a File, like: &'a File, meta: Meta },
+    /// Like [`Self::File`], of a file that programs go on writing: its bytes as they are found.
+    Found { file: &'a File, meta: Meta },
     /// Like [`Self::File`], with these bytes.
     Bytes { bytes: &'a [u8], like: &'a File, meta: Meta },
     /// `times` are those of last access and modification; `None` means now.
@@ -40,6 +42,9 @@ pub(super) fn make_entry(
     match new {
         NewContent::File { file, like, meta } => {
             write_file(waiting, needs_name, (like, meta), |temp| file::copy_content(file, temp), secure)
+        }
+        NewContent::Found { file, meta } => {
+            write_file(waiting, needs_name, (file, meta), |temp| copy_as_found(file, temp), secure)
         }
         NewContent::Bytes { bytes, like, meta } => {
             write_file(waiting, needs_name, (like, meta), |temp| temp.write_all_at(bytes, 0), secure)
@@ -76,6 +81,13 @@ impl MadeEntry {
     fn at(waiting: &Place) -> std::io::Result<Self> {
         let meta = waiting.stat()?.ok_or(std::io::ErrorKind::NotFound)?;
         Ok(Self { meta, nameless: None })
+    }
+}
+
+fn copy_as_found(from: &File, to: &File) -> std::io::Result<()> {
+    match file::copy_found(from, to) {
+        Err(err) if file::has_changed_meanwhile(&err) => Ok(()),
+        copied => copied,
     }
 }
 

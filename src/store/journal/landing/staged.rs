@@ -38,6 +38,9 @@ pub(in crate::store) struct Staged {
     pub(super) expect_looks: Option<Meta>,
     /// True if what is there goes, and was kept: it must still be what was kept.
     pub(super) is_kept: bool,
+    /// True if programs go on writing to what a [`Act::Place`] replaces: only its inode must be the same, and it is left to
+    /// them. Recovery does not know this: then nobody writes to it any more.
+    pub(super) is_written: bool,
     /// True if a [`Act::Rewrite`] may have written to its inode, or a [`Act::Link`] has made its name. Recovery does not
     /// know this and goes by what is there.
     pub(super) begun: Cell<bool>,
@@ -52,7 +55,7 @@ impl Staged {
         let (begun, taken) = (Cell::new(false), Cell::new(None));
         let (waiting, nameless, other, placed, expect_looks) = (None, None, None, None, None);
         let in_place = InPlace::default();
-        let (is_kept, has_left_upper) = (false, false);
+        let (is_kept, is_written, has_left_upper) = (false, false, false);
         Self {
             step,
             place,
@@ -63,6 +66,7 @@ impl Staged {
             placed,
             expect_looks,
             is_kept,
+            is_written,
             begun,
             taken,
             has_left_upper,
@@ -247,6 +251,7 @@ impl Staged {
         let is_expected = match self.step.act {
             // Its content is checked once all that is to go has gone (`Work::check_emptied`).
             Act::Supplant { .. } => self.is_expected_inode(&waiting.stat().doing(doing)?),
+            _ if self.is_written => self.is_expected_inode(&waiting.stat().doing(doing)?),
             _ => waiting
                 .stat()
                 .doing(doing)?
@@ -485,7 +490,10 @@ impl Staged {
     }
 
     fn is_known(&self, there: &Meta) -> bool {
-        self.is_made_here(there) || self.step.expect.is_some_and(|expect| there.stamp().has_same_content(&expect))
+        let is_expected = |expect: Stamp| there.stamp().has_same_content(&expect);
+        self.is_made_here(there)
+            || self.step.expect.is_some_and(is_expected)
+            || (self.is_written && self.is_expected_inode(&Some(*there)))
     }
 
     /// Returns where this step takes an entry at `path`, if the entry goes along.
