@@ -87,6 +87,8 @@ pub fn check(request: &Request, asker: &Asker, project: &Project) -> Result<Repl
     }
     project.overlay.settle_pending();
     if !project.overlay.is_asked(asker.pid) {
+    // A command sees them at once, and they would land later, untested.
+    project.overlay.take_stores();
         // A write being judged is visible but may yet be denied, so the command's start and its result wait for that.
         project.overlay.wait_for_judgings();
     }

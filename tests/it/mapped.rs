@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 
-use crate::harness::{View, lines, mounted_scratch, script};
+use crate::harness::{View, lines, mounted_scratch, script, with_changed_lines};
 
 /// How a program keeps `a`, which it has mapped as `m` and opened as `f`.
 const WAYS: [&str; 2] = ["open", "mapped"];
@@ -87,4 +87,21 @@ fn what_a_program_that_outlives_its_run_has_stored_through_a_mapping_is_held() {
     assert_eq!(scratch.read("a"), lines(50));
     let view = scratch.mount();
     assert_eq!(view.assert_held("a", &stored(), &lines(50)).reason, "interrupted");
+}
+
+/// The command sees them at once. What it has tested with them does not land without them, nor they without a test.
+#[test]
+fn a_check_lands_nothing_while_a_mapping_has_stores_that_it_saw() {
+    for way in WAYS {
+        let scratch = mounted_scratch!();
+        scratch.write("a", lines(50));
+        let view = scratch.mount();
+        view.write("a", with_changed_lines(&lines(50), 48));
+        let program = store(&view, way);
+        let told = view.cli(&["check", "--confirm", "--", "grep", "-q", "STORED", "a"]);
+        assert_eq!(told.status, 5, "{way}: {}{}", told.stdout, told.stderr);
+        assert!(told.stderr.contains("still being written: a"), "{way}: {}", told.stderr);
+        assert_eq!(scratch.read("a"), lines(50), "{way}");
+        end(program);
+    }
 }

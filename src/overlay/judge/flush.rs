@@ -32,7 +32,7 @@ impl Overlay {
     /// Settles what no program writes any more. Waits up to `wait` for writers and for what is being judged; without it,
     /// only for the latter.
     pub fn flush_all(&self, wait: Option<Duration>) -> Reviewed<Vec<Outcome>> {
-        self.take_stores(wait.unwrap_or_default().max(WAIT_FOR_STORES));
+        self.take_stores_within(wait.unwrap_or_default().max(WAIT_FOR_STORES));
         self.settle_pending();
         match wait {
             Some(max) => self.wait_while(&mut self.state.lock(), max, State::is_being_written),
@@ -75,7 +75,11 @@ impl Overlay {
 
     /// Notes as written what programs have stored through mappings. Each file that is open for writing may have one, also
     /// one that outlives its descriptor (SPEC §4.1).
-    fn take_stores(&self, max: Duration) {
+    pub fn take_stores(&self) {
+        self.take_stores_within(WAIT_FOR_STORES);
+    }
+
+    fn take_stores_within(&self, max: Duration) {
         let nodes: Vec<NodeId> = {
             let state = self.state.lock();
             let may_write = state.handles.values().filter(|handle| handle.access == Access::Write);
