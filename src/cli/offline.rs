@@ -164,6 +164,7 @@ pub(super) fn store_failure(err: store::Error) -> ErrorBody {
         store::Error::Io { cause, .. } if cause.kind() == io::ErrorKind::PermissionDenied => ErrorCode::NotPermitted,
         store::Error::Conflict { .. } => ErrorCode::Conflict,
         store::Error::Io { .. }
+        | store::Error::Unkept { .. }
         | store::Error::Halted(_)
         | store::Error::Database(_)
         | store::Error::Damaged { .. }

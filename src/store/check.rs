@@ -10,7 +10,7 @@ use super::rows::anchors::{Anchor, MovedDir};
 use super::rows::backups::Backup;
 use super::rows::upper::{Held, UpperId, UpperRow, What, parse_row};
 use super::{Context, Result, STATE_DIR_NAME, Store, is_temp_name, is_within_reserved};
-use crate::model::{ChangeId, ChangeKind, Digest, ID_DIGITS, Looks, RelPath};
+use crate::model::{ChangeId, ChangeKind, Digest, ID_DIGITS, Looks, Reason, RelPath};
 use crate::protocol::Event;
 use crate::sys::OFlags;
 use crate::sys::file::{self, FileKind, Meta};
@@ -230,7 +230,9 @@ impl Store {
                 found.check(unique, FaultKind::Held, &held.id, || "names two held changes".to_owned());
                 check_held(found, row, content);
                 self.check_looks(found, row, held)?;
-                let base = row.base.content.is_none_or(|content| contents.contains(&content.digest));
+                // What could not be kept, lower has.
+                let base = held.reasons.contains(&Reason::Backup)
+                    || row.base.content.is_none_or(|content| contents.contains(&content.digest));
                 found.check(base, FaultKind::Content, &about, || "what it was based on is not kept".to_owned());
             }
         }

@@ -12,7 +12,7 @@ use rusqlite::OptionalExtension;
 use super::database::Database;
 use super::disk::layout::StateDirs;
 use super::rows::upper::UpperId;
-use super::{Context, Result};
+use super::{Context, Error, Result};
 use crate::model::Digest;
 use crate::sys::sqlite::Transaction;
 use crate::sys::tree::Place;
@@ -65,7 +65,10 @@ impl super::Store {
         if size <= INLINE_BYTES_MAX {
             return Ok(StagedContent::of(file::read_all(source).doing(|| "read content to keep".to_owned())?));
         }
-        self.stage_large(source, size, copy)
+        self.stage_large(source, size, copy).map_err(|err| match err {
+            Error::Io { doing, cause } if !file::has_changed_meanwhile(&cause) => Error::Unkept { doing, cause },
+            other => other,
+        })
     }
 
     /// Keeps the file of an upper entry by giving it one more name, for a disk that is too full for a copy. Nothing may

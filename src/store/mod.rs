@@ -73,6 +73,9 @@ use rows::followers::Followers;
 pub enum Error {
     #[error("{doing}: {cause}")]
     Io { doing: String, cause: io::Error },
+    /// Content that is about to be replaced, or compared with later, could not be kept.
+    #[error("{doing}: {cause}")]
+    Unkept { doing: String, cause: io::Error },
     #[error("state database: {0}")]
     Database(#[from] rusqlite::Error),
     #[error("state directory {path} is damaged: {what}")]
@@ -96,7 +99,7 @@ impl Error {
     /// Returns the errno for a program that waits in a system call.
     pub fn errno(&self) -> i32 {
         match self {
-            Self::Io { cause, .. } => cause.raw_os_error().unwrap_or(libc::EIO),
+            Self::Io { cause, .. } | Self::Unkept { cause, .. } => cause.raw_os_error().unwrap_or(libc::EIO),
             Self::Database(err) if database::is_disk_full(err) => libc::ENOSPC,
             Self::Database(_) | Self::Damaged { .. } => libc::EIO,
             Self::Unrecorded(cause) => cause.errno(),

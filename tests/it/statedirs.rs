@@ -370,3 +370,19 @@ fn an_owner_works_on_where_roots_daemon_was_killed() {
     assert_eq!(scratch.read("a"), rewritten());
     scratch.fettlefs().arg("unmount").arg(view.root()).status().expect("it runs");
 }
+
+#[test]
+fn a_place_for_backups_that_is_gone_stops_no_writer_and_has_what_it_would_have_kept_held() {
+    let elsewhere = Elsewhere::new(mounted_scratch!(), ["stage", "kept"]);
+    let large = lines(20_000);
+    elsewhere.scratch.write("removed", &large);
+    let view = elsewhere.mount();
+    fs::remove_dir_all(&elsewhere.dirs[1]).expect("it was made");
+    let edited = with_changed_lines(&large, 3);
+    view.write("large", &edited);
+    fs::remove_file(view.path("removed")).expect("its deletion is held");
+    assert_eq!(view.assert_held("large", &edited, &large).reason, "backup");
+    assert_eq!((view.held().len(), elsewhere.scratch.read("removed")), (2, large));
+    let diff = elsewhere.cli(view.root(), &["diff", "large"]).ok().stdout;
+    assert!(diff.contains("+changed line 1"), "{diff}");
+}

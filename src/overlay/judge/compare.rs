@@ -55,7 +55,10 @@ impl Overlay {
             return match (row.base.below, row.base.content) {
                 // It may have been renamed away from what it was based on, to a path that had something else.
                 (Below::Nothing, None) => self.anchor_side(row.path()),
-                (_, content) => self.kept_side(content, mode),
+                (_, content) => Ok(match self.kept_side(content, mode)? {
+                    Old::Lost if is_content_of(present, content) => Old::known(present.clone()),
+                    old => old,
+                }),
             };
         }
         let as_it_was = match row.base.below {
@@ -333,6 +336,12 @@ impl Comparison {
             false => Ok(None),
         }
     }
+}
+
+/// True if a side is the content that a held change is based on. What could not be kept, lower still has.
+fn is_content_of(present: &Side, content: Option<Kept>) -> bool {
+    let now = present.hash().ok().flatten().map(|digest| present.kept_as(digest));
+    content.is_some() && now == content
 }
 
 /// True if a file's content shows signs of risk. What is too large to be read here shows none.

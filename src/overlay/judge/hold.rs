@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use super::claim::Job;
 use super::compare::{self, Comparison, Old};
 use super::deny::Denial;
+use super::land::is_unkept;
 use super::settle::Settled;
 use super::side::Side;
 use crate::diff::{self, Measure};
@@ -87,8 +88,12 @@ impl Overlay {
             self.sync_copy(job.row.id, job.row.path())?;
         }
         let mut landing = Landing::new(&self.store, if job.synced { Durability::Synced } else { Durability::Cached });
-        if !is_temporary {
-            self.keep_source(source, &mut landing, actor)?;
+        if !is_temporary && let Err(err) = self.keep_source(source, &mut landing, actor) {
+            if !is_unkept(&err) {
+                return Err(err);
+            }
+            log::warn!("{source} is held with {}: {err}", job.row.path());
+            return Ok(None);
         }
         landing.remove(&self.lower, source, *stamp)?;
         let mut epilogue = epilogue.clone();
@@ -127,7 +132,7 @@ impl Overlay {
 
     /// The entry's row as it waits for review, its base content kept.
     fn held_row(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Result<(UpperRow, Part)> {
-        self.keep_as_found(&mut comparison.old)?;
+        let mut is_kept = self.keep_as_found(&mut comparison.old)?;
         let mut row = job.row.clone();
         row.base.content = comparison.old.kept().doing(|| format!("hash {}", comparison.path))?;
         if row.held.is_none() {
@@ -136,13 +141,16 @@ impl Overlay {
             row.base.found = match comparison.old.meta {
                 Some(_) => None,
                 None => {
-                    self.keep_as_found(&mut comparison.present)?;
+                    is_kept &= self.keep_as_found(&mut comparison.present)?;
                     comparison.present.kept().doing(|| format!("hash {} below", comparison.path))?
                 }
             };
             if !self.base_over(&job.row.base, comparison.present.meta.as_ref()).is_shared() {
                 row.base = row.base.of_one_name();
             }
+        }
+        if !is_kept {
+            comparison.add(Reason::Backup);
         }
         row.looks = self.looks_held(&row, &comparison.new, &comparison.present)?;
         let looks = comparison.new.looks(&row).doing(|| format!("look at {}", comparison.path))?;
@@ -151,13 +159,22 @@ impl Overlay {
         Ok((row, part))
     }
 
-    /// Keeps what is compared with later, or merged on, exactly as it is found, even while someone is writing to it.
-    fn keep_as_found(&self, side: &mut Side) -> Result<()> {
-        if let Some(content) = side.stage_found(&self.store)? {
-            self.store.vitally_for_programs(|| self.store.keep_content(&content))?;
-            side.digest = Some(content.digest);
+    /// Keeps what is compared with later, or merged on, exactly as it is found, even while someone is writing to it. Returns
+    /// false if it cannot be kept: then it is known by its hash, and lower has it.
+    fn keep_as_found(&self, side: &mut Side) -> Result<bool> {
+        match side.stage_found(&self.store).map_err(Error::from) {
+            Ok(Some(content)) => {
+                self.store.vitally_for_programs(|| self.store.keep_content(&content))?;
+                side.digest = Some(content.digest);
+            }
+            Ok(None) => {}
+            Err(err) if is_unkept(&err) => {
+                log::warn!("what a held change is based on: {err}");
+                return Ok(false);
+            }
+            Err(err) => return Err(err),
         }
-        Ok(())
+        Ok(true)
     }
 
     /// What lower had when the change was held, if it is judged against something older: the diff shown is against lower

@@ -59,12 +59,15 @@ impl Overlay {
         // If a name comes or goes, programs must see the directory's times change.
         let is_edit = comparison.present.exists() && comparison.new.exists() && job.takes_along.is_none();
         let dir = is_edit.then(|| self.dir_as_told(&comparison.path)).flatten();
-        let replaced = match self.stage_landing(job, comparison, &mut landing, actor) {
-            Ok(replaced) => replaced,
+        let kept = self.stage_landing(job, comparison, &mut landing, actor).and_then(|replaced| {
+            let judged_against = self.keep_judged_against(job, comparison, replaced)?;
+            Ok((replaced, judged_against))
+        });
+        let (replaced, judged_against) = match kept {
+            Ok(kept) => kept,
             // Not if the new content was written to during the copy: that writer will have it judged.
             Err(err)
-                if comparison.present.exists()
-                    && is_unreadable(&err)
+                if (is_unkept(&err) || comparison.present.exists() && is_unreadable(&err))
                     && !job.takes_place
                     && !self.store.is_halted()
                     && !self.is_disturbed(job) =>
@@ -75,7 +78,6 @@ impl Overlay {
             }
             Err(err) => return Err(err),
         };
-        let judged_against = self.keep_judged_against(job, comparison, replaced)?;
         let (mut epilogue, part) = self.landed_epilogue(job, comparison, (replaced, judged_against), actor)?;
         let anchors = epilogue.anchors.clone();
         if let Some((source, _)) = &job.takes_along
@@ -557,6 +559,11 @@ pub(super) fn is_elsewhere(err: &Error) -> bool {
 /// True if the old content cannot be read or kept: the change is held instead and its writer not stopped (SPEC §5).
 pub(in crate::overlay) fn is_unreadable(err: &Error) -> bool {
     matches!(err.code(), libc::EIO | libc::EACCES | libc::EPERM) && !matches!(err, Error::Internal(_))
+}
+
+/// True if there is no room for a backup, or no place: not where the new content goes, but where the old is kept.
+pub(super) fn is_unkept(err: &Error) -> bool {
+    matches!(err, Error::Store(store::Error::Unkept { .. }))
 }
 
 /// A backup of content that may have been at another path. [`Overlay::backup_there`] adds who could read it.

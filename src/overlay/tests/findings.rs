@@ -1153,3 +1153,43 @@ fn those_who_have_opened_as_many_files_as_may_be_leave_descriptors_to_write_to_t
     assert!((40..=50).contains(&opened.len()), "{} were opened", opened.len());
     opened.into_iter().for_each(|handle| bench.close(handle));
 }
+
+/// SPEC §5: the writer is not stopped, and nothing below is replaced without its backup.
+#[test]
+fn what_could_not_be_kept_is_held_and_lands_once_it_can() {
+    let large = lines(20_000);
+    let edited = large.replacen("line 7\n", "edited\n", 1);
+    let again = format!("{edited}more\n");
+    let bench = Bench::with(&[(Key::Window, "0")]);
+    for path in ["edited", "removed"] {
+        bench.put(path, &large);
+    }
+    let immutable = |flag| {
+        let status = std::process::Command::new("chattr")
+            .args([flag, bench.lower_path(".fettle/content").to_str().unwrap()])
+            .status();
+        assert!(status.unwrap().success(), "the test needs a file system that knows immutable directories");
+    };
+    immutable("+i");
+    let written = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        bench.save("edited", &edited);
+        let first = bench.waiting();
+        let handle = bench.open("edited", libc::O_WRONLY).unwrap();
+        bench.view().write(handle, edited.len() as u64, b"more\n").unwrap();
+        bench.close(handle);
+        bench.unlink("removed");
+        (first, bench.waiting(), bench.view().check().unwrap().0)
+    }));
+    immutable("-i");
+    let (first, mut second, faults) = written.unwrap();
+    let held = |path: &str, kind, reasons: &[Reason]| (path.to_owned(), kind, reasons.to_vec());
+    let edit = held("edited", ChangeKind::Modify, &[Reason::Backup]);
+    assert_eq!((first, faults), (vec![edit.clone()], vec![]));
+    second.sort_by_key(|(path, ..)| path.clone());
+    assert_eq!(second, [edit, held("removed", ChangeKind::Delete, &[Reason::Backup, Reason::Size])]);
+    assert_eq!((bench.lower("edited"), bench.lower("removed")), (Some(large.clone()), Some(large)));
+    let ids: Vec<ChangeId> = ["edited", "removed"].map(|path| bench.id_of(path)).into();
+    bench.confirm(&ids).unwrap();
+    assert_eq!((bench.lower("edited"), bench.lower("removed")), (Some(again), None));
+    assert_eq!(bench.view().store().backups().unwrap().len(), 2);
+}

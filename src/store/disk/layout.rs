@@ -512,7 +512,11 @@ pub(super) fn open_outside(path: &Path) -> Result<OwnedFd> {
         made => made.doing(describe)?,
     }
     let fd = fs::open(path, DIR_FLAGS, Mode::empty()).map_err(io::Error::from).doing(describe)?;
-    fs::fchmod(&fd, PRIVATE_DIR).map_err(io::Error::from).doing(describe)?;
+    // Only where it differs: the file system may be read-only by now.
+    let is_private = || Ok::<_, io::Error>(Meta::of(fd.as_fd())?.mode & 0o7777 == PRIVATE_DIR.as_raw_mode());
+    if !is_private().doing(describe)? {
+        fs::fchmod(&fd, PRIVATE_DIR).map_err(io::Error::from).doing(describe)?;
+    }
     Ok(fd)
 }
 
