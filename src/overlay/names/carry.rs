@@ -85,7 +85,11 @@ impl Overlay {
         let by = self.doer(caller);
         let mut survey = Survey::default();
         for one in moves {
-            survey.note_dir(one.to.clone(), self.action_by(one.to, FileKind::Directory, &by));
+            let after = self.action_by(one.to, FileKind::Directory, &by);
+            let before = self.action_by(one.from, FileKind::Directory, &by);
+            let itself = Passenger { path: one.from, moved: one.to.clone(), kind: FileKind::Directory, before, after };
+            check_may_leave(&itself, *one)?;
+            survey.note_dir(one.to.clone(), after);
             self.each_below(one.from, |path, kind| self.look_at(*one, path, kind, &by, &mut survey))?;
         }
         self.check_uppers(moves, &by)?;
@@ -155,6 +159,7 @@ impl Overlay {
         let Some(moved) = path.rebase(one.from, one.to) else { return Ok(()) };
         let (before, after) = self.check_allowed(path, &moved, kind, by)?;
         let passenger = Passenger { path, moved, kind, before, after };
+        check_may_leave(&passenger, one)?;
         if kind == FileKind::Directory && before != Action::Pass {
             survey.note_dir(passenger.moved, after);
             return Ok(());
@@ -166,10 +171,6 @@ impl Overlay {
             self.check_crossing(&passenger, survey)?;
         }
         let gated_within = before == after && is_gated_within(&passenger, one);
-        if matches!(before, Action::Hold(_)) && !gated_within {
-            // That it goes from here must be reviewed, too.
-            return Err(EXDEV);
-        }
         let gated = matches!(after, Action::Hold(_) | Action::GitConfig) && !gated_within;
         if !gated && !self.is_changed_there(&passenger)? {
             return Ok(());
@@ -434,11 +435,22 @@ fn refused_end<'a>(
     (after.refuses() && before != after).then_some(moved)
 }
 
+/// Fails with `EXDEV` if that it goes from here must be reviewed, as its removal would be.
+fn check_may_leave(passenger: &Passenger<'_>, one: Move<'_>) -> Result<()> {
+    let Passenger { before, after, .. } = passenger;
+    let is_gated = matches!(before, Action::Hold(_)) && !(before == after && is_gated_within(passenger, one));
+    if is_gated { Err(EXDEV) } else { Ok(()) }
+}
+
 /// True if what makes a path sensitive lies inside the directory that is renamed: `a/.vscode/x` stays as sensitive as it
 /// was when `a` becomes `b`, and no program reads it from another place than before.
 fn is_gated_within(passenger: &Passenger<'_>, one: Move<'_>) -> bool {
     use crate::policy::rules::Entry;
-    let entry = if passenger.kind == FileKind::Symlink { Entry::Symlink } else { Entry::File };
+    let entry = match passenger.kind {
+        FileKind::Directory => Entry::Dir,
+        FileKind::Symlink => Entry::Symlink,
+        _ => Entry::File,
+    };
     let within = |path: &RelPath, dir: &RelPath| {
         sensitive(path, entry).is_some_and(|found| found.own_depth >= dir.components().count())
     };

@@ -915,3 +915,28 @@ fn a_directory_that_is_to_go_has_another_id_than_the_same_that_is_to_come() {
     assert_ne!(bench.id_of(".claude/sub"), made);
     bench.check();
 }
+
+/// A directory goes from where a rule gates it by a rename as little as by a removal.
+#[test]
+fn a_gated_directory_is_not_renamed_away_by_itself_nor_with_one_above_it() {
+    let mut bench = Bench::new();
+    bench.put(".fettle.toml", "[[rule]]\nmatch = \"gated\"\naction = \"hold\"\n");
+    for dir in ["gated", "above/gated/in", "plain/.claude/in", "other"] {
+        std::fs::create_dir_all(bench.lower_path(dir)).unwrap();
+    }
+    bench.remount();
+    for (from, to) in [("gated", "elsewhere"), ("above", "elsewhere"), ("above/gated/in", "in")] {
+        assert_eq!(bench.try_rename(from, to).unwrap_err().code(), libc::EXDEV, "{from}");
+        assert!(bench.lower_path(from).is_dir() && !bench.lower_path(to).exists(), "{from}");
+    }
+    let exchanged = rename(bench.view(), bench.parent("other"), bench.parent("gated"), RenameFlags::EXCHANGE)
+        .map_err(|err| err.code());
+    assert_eq!(exchanged, Err(libc::EXDEV));
+    // As `mv` goes on.
+    bench.mkdir("elsewhere");
+    bench.rmdir("gated").unwrap();
+    assert_eq!(bench.waiting(), [("gated".to_owned(), ChangeKind::Structure, vec![Reason::Rule])]);
+    // What makes it sensitive comes along.
+    bench.rename("plain", "renamed");
+    assert!(bench.lower_path("renamed/.claude/in").is_dir());
+}
