@@ -10,14 +10,16 @@ use super::answers::{self, HeldRow, failed};
 use super::{Asker, Project, rights};
 use crate::model::{ChangeId, Digest, Reason, RelPath};
 use crate::overlay::{ConfirmHow, Expiry, Merging, Review};
-use crate::protocol::{CheckPhase, CheckReply, ErrorBody, ErrorCode, Event, EventName, Held, Outcome, Reply, Request};
+use crate::protocol::{
+    CheckPhase, CheckReply, ErrorBody, ErrorCode, Event, EventName, Held, NAME_CHARACTERS_MAX, Outcome, Reply, Request,
+};
 
 type Result<T> = std::result::Result<T, ErrorBody>;
 
 /// The most lines that report what has moved.
 const MOVED_TOLD_MAX: usize = 20;
-/// The most characters of a command that an event repeats.
-const COMMAND_CHARS_MAX: usize = 200;
+/// Told where too much was recorded meanwhile for the log to have it all.
+const LOG_FALLS_SHORT: &str = "not to be told: so much was recorded since that the log has let go of the beginning";
 /// The most events in memory at once; all events since the start of a check are looked at.
 const EVENTS_PAGE: u64 = 2000;
 
@@ -85,10 +87,10 @@ pub fn check(request: &Request, asker: &Asker, project: &Project) -> Result<Repl
             "check: only who may write in the project has it recorded",
         ));
     }
-    project.overlay.settle_pending();
-    if !project.overlay.is_asked(asker.pid) {
     // A command sees them at once, and they would land later, untested.
     project.overlay.take_stores();
+    project.overlay.settle_pending();
+    if !project.overlay.is_asked(asker.pid) {
         // A write being judged is visible but may yet be denied, so the command's start and its result wait for that.
         project.overlay.wait_for_judgings();
     }
@@ -196,12 +198,16 @@ fn moved(tested: &Tested, held: &[Named], project: &Project) -> Result<Vec<Strin
     Ok(lines)
 }
 
-/// Returns what the events after `seq` say has moved.
+/// Returns what the events after `seq` say has moved. They are numbered without gaps, so the oldest that is left shows
+/// whether all are.
 fn told_since(seq: u64, project: &Project) -> Result<Vec<String>> {
     let (mut lines, mut since) = (Vec::new(), seq);
     loop {
         let page = project.overlay.store().events_after(since, EVENTS_PAGE, std::time::Duration::ZERO);
         let page = page.map_err(failed)?.unwrap_or_default();
+        if page.first().is_some_and(|first| first.seq != since + 1) {
+            lines.push(LOG_FALLS_SHORT.to_owned());
+        }
         lines.extend(page.iter().filter_map(told));
         match page.last() {
             Some(last) => since = last.seq,
@@ -259,7 +265,7 @@ fn changes(count: usize) -> String {
 }
 
 fn record(name: EventName, message: String, asker: &Asker, project: &Project) -> Result<()> {
-    let message = message.chars().take(COMMAND_CHARS_MAX).collect();
+    let message = message.chars().take(NAME_CHARACTERS_MAX).collect();
     let event = answers::asked_event(name, message, asker, project);
     project.overlay.store().record(&event).map_err(failed)
 }

@@ -7,7 +7,9 @@ use rustix::event::{PollFd, PollFlags};
 use super::rights::{self, is_in_run, same_namespace};
 use super::{Asker, Mounted, Project};
 use crate::overlay::{self, Overlay, Run};
-use crate::protocol::{DirPath, ErrorBody, ErrorCode, LeaveReply, Op, ProjectPath, Reply, Request, RunReply};
+use crate::protocol::{
+    DirPath, ErrorBody, ErrorCode, LeaveReply, NAME_CHARACTERS_MAX, Op, ProjectPath, Reply, Request, RunReply,
+};
 use crate::sys::namespace::{Kind, pidfd_of};
 use crate::sys::{process, thread};
 
@@ -15,9 +17,6 @@ type Result<T> = std::result::Result<T, ErrorBody>;
 
 /// The name of a run that gives none of its own.
 const UNNAMED: &str = "?";
-
-/// Longer names are cut, since they are only for people.
-const NAME_CHARACTERS_MAX: usize = 200;
 
 /// Begins a run: what the asker starts from here on belongs to it, until the asker leaves or ends.
 pub fn begin(request: &Request, asker: &Asker, project: &Project) -> Result<Reply> {

@@ -43,6 +43,9 @@ pub const VERSION: u64 = 1;
 /// The largest request, so that a client can neither fill the daemon's memory nor need more than one write (SPEC §11).
 pub const REQUEST_BYTES_MAX: usize = 64 << 10;
 
+/// How much of a command a run or a check is named by.
+pub const NAME_CHARACTERS_MAX: usize = 200;
+
 /// The largest reply line, end of line included (SPEC §11). Longer answers come in pages.
 pub const REPLY_BYTES_MAX: usize = 8 << 20;
 

@@ -95,9 +95,10 @@ impl Ending<'_> {
         landed.retain(|touched| !touched.has_passed(&project));
         let Status { held, notices, .. } = status;
         let left = self.left(&held, sessions);
+        let incomplete = falls_short(&events, &sessions.own);
         let (project, sessions) = (ProjectPath(project), told);
         Ok(Concluded {
-            summary: Summary { project, sessions, landed, denied, outcomes, held, left, notices },
+            summary: Summary { project, sessions, landed, denied, outcomes, held, left, notices, incomplete },
             undecided,
         })
     }
@@ -215,6 +216,15 @@ fn events_of(client: &mut Client, sessions: &[String]) -> Result<Vec<Event>, Fai
     Ok(all)
 }
 
+/// True if the log has let go of the beginning of a session, and of whatever it did then.
+fn falls_short(events: &[Event], sessions: &[String]) -> bool {
+    let begins = |session: &String| {
+        let is_it = |event: &&Event| event.session.as_ref() == Some(session);
+        events.iter().filter(is_it).any(|event| event.event == EventName::SessionStarted)
+    };
+    !sessions.iter().all(begins)
+}
+
 fn status(client: &mut Client) -> Result<Status, Failure> {
     match client.ask(&Request::new(Op::Status))? {
         Reply::Status(status) => Ok(*status),
@@ -225,6 +235,23 @@ fn status(client: &mut Client) -> Result<Status, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_log_that_lacks_the_beginning_of_a_session_falls_short() {
+        let event = |event, session: &str| {
+            let event = Event::new(1, jiff::Timestamp::UNIX_EPOCH, event);
+            Event { session: Some(session.to_owned()), ..event }
+        };
+        let sessions = ["one".to_owned(), "two".to_owned()];
+        let mut events = vec![
+            event(EventName::SessionStarted, "one"),
+            event(EventName::WriteLanded, "one"),
+            event(EventName::SessionStarted, "two"),
+        ];
+        assert!(!falls_short(&events, &sessions));
+        events.remove(0);
+        assert!(falls_short(&events, &sessions));
+    }
 
     fn held_since(session: &str) -> Held {
         let held = serde_json::json!({

@@ -34,6 +34,9 @@ pub struct Summary {
     pub left: Vec<ChangeId>,
     /// What `status` remarks on, such as ignored settings. A run that starts the daemon prints them in words as well.
     pub notices: Vec<String>,
+    /// The log no longer tells all that the run did: more has landed, or was denied, than is listed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub incomplete: bool,
 }
 
 /// A path that was touched, however often.
@@ -134,6 +137,9 @@ impl Summary {
             text.put(format!(", {} denied", self.denied.len()));
         }
         text.put("\n");
+        if self.incomplete {
+            text.put("  more may have landed or been denied: the log has let go of the beginning of this run\n");
+        }
         render_touched(&self.landed, "landed", text);
         render_touched(&self.denied, "denied", text);
         render_all(&self.outcomes, Tense::Done, text);

@@ -27,6 +27,24 @@ fn a_token_is_read_as_it_was_written_and_nothing_else_is_one() {
     }
 }
 
+#[test]
+fn a_log_that_does_not_reach_back_to_the_start_tells_so_and_nothing_lands() {
+    let dir = tempfile::tempdir().unwrap();
+    let project = mounted(dir.path());
+    let asker = Asker::of(&ME, &project);
+    let begun = check_of(CheckPhase::Started, None, &asker, &project).unwrap();
+    let store = project.overlay.store();
+    for _ in 0..200 {
+        store.record(&crate::store::EventDraft::new(EventName::RequestRefused)).unwrap();
+    }
+    let passes = || check_of(CheckPhase::Passed, Some(begun.tested.clone()), &asker, &project).unwrap().moved;
+    assert_eq!(passes(), [""; 0], "all of it is there");
+    assert!(store.rotate_events(8 << 10).unwrap() > 0);
+    assert_eq!(passes(), [LOG_FALLS_SHORT]);
+    let promoted = check_of(CheckPhase::Promote, Some(begun.tested.clone()), &asker, &project);
+    assert_eq!(promoted.unwrap_err().code, ErrorCode::Conflict);
+}
+
 /// Set for the process in which nothing else runs.
 const APART: &str = "FETTLE_PROMOTIONS";
 
