@@ -7,7 +7,7 @@
 //! - [`land`], [`unchanged`] (lower has the same bytes), [`hold`], [`put_back`], or [`deny`]
 //! - [`flush`]: settling everything, and finding who still writes
 
-mod ask;
+pub mod ask;
 pub(super) mod claim;
 pub(super) mod compare;
 mod deny;

@@ -254,6 +254,57 @@ fn a_permission_program_that_refuses_one_file_refuses_all() {
     view.assert_landed("src/long", &long.replace("line 7\n", "seven\n"));
 }
 
+/// Each is asked about once, before the first is shown: what was let through then is not refused after some have landed.
+#[test]
+fn what_a_permission_program_lets_through_is_all_or_nothing_however_much_it_is() {
+    const FILES: usize = 70;
+    let scratch = mounted_scratch!();
+    let asked = scratch.root().join("asked");
+    let hook = format!(
+        "#!/bin/sh\necho >> {}\nif grep -q '\"tier\":\"hold\"'; then d=deny; else d=land; fi\n\
+         echo '{{\"decision\":\"'$d'\",\"reason\":\"no\"}}'\n",
+        asked.display()
+    );
+    let hook = crate::hooks::program(&scratch, "hook", &hook);
+    let paths: Vec<String> = (0..FILES).map(|number| format!("f{number:02}")).collect();
+    paths.iter().for_each(|path| scratch.write(path, lines(100)));
+    let view = crate::hooks::mounting(&scratch, &[&hook]).start();
+    let hunk = json!([{"old": "line 7\n", "new": "seven\n"}]);
+    let files: Vec<Value> = paths.iter().map(|path| file(path, &lines(100), hunk.clone())).collect();
+    let done = patch(&view, &["--json"], &whole(&files)).ok().json();
+    let actions = done["outcomes"].as_array().expect("outcomes").iter().map(|outcome| outcome["action"].clone());
+    let (landed, held): (Vec<Value>, Vec<Value>) = actions.partition(|action| action == "landed");
+    // What exceeds a burst waits, as it does without such a program.
+    assert_eq!((landed.len(), held), (20, vec![json!("held"); FILES - 20]));
+    for path in &paths {
+        assert_eq!(view.read(path), lines(100).replace("line 7\n", "seven\n"), "{path}");
+    }
+    assert_eq!(std::fs::read_to_string(asked).expect("it was asked").len(), FILES);
+}
+
+/// As with a person, who is asked about one file after another.
+#[test]
+fn a_permission_program_that_takes_its_time_is_asked_once_about_each_file() {
+    let scratch = mounted_scratch!();
+    let (long, short) = project(&scratch);
+    let asked = scratch.root().join("asked");
+    let hook = format!(
+        "#!/bin/sh\ncat > /dev/null\necho >> {}\nsleep 1.5\n\
+         if test $(wc -l < {0}) -gt 2; then d=deny; else d=land; fi\necho '{{\"decision\":\"'$d'\"}}'\n",
+        asked.display()
+    );
+    let hook = crate::hooks::program(&scratch, "hook", &hook);
+    let view = crate::hooks::mounting(&scratch, &[&hook]).start();
+    let both = whole(&[
+        file("src/long", &long, json!([{"old": "line 7\n", "new": "seven\n"}])),
+        file("short", &short, json!([{"old": "call(1)", "new": "call(2)"}])),
+    ]);
+    patch(&view, &[], &both).ok();
+    view.assert_landed("src/long", &long.replace("line 7\n", "seven\n"));
+    view.assert_landed("short", &short.replace("call(1)", "call(2)"));
+    assert_eq!(std::fs::read_to_string(asked).expect("it was asked"), "\n\n");
+}
+
 #[test]
 fn a_held_file_is_patched_as_the_view_shows_it_and_stays_held() {
     let scratch = mounted_scratch!();

@@ -7,7 +7,8 @@
 //! New content is complete in `stage/` before anything shows it. One database transaction makes the entries, and under
 //! the same lock the view shows them all; no failure and no crash leaves only some. From then on each file is on its own:
 //! it is judged as if a program had just closed it, and lands or is held; one that cannot land is held as well.
-//! Permission programs are asked about every file before the first is shown.
+//! Permission programs are asked about every file before the first is shown, and not again: what was let through is shown
+//! whatever they would say later.
 
 use std::fs::File;
 use std::io;
@@ -24,6 +25,7 @@ use super::set_id::drop_set_id;
 use crate::diff::measure;
 use crate::model::{ChangeId, ChangeKind, Digest, Reason, RelPath};
 use crate::overlay::error::Context;
+use crate::overlay::judge::ask::Said;
 use crate::overlay::judge::settle::Settled;
 use crate::overlay::review::{Reviewed, busy_open, check_no_file_twice};
 use crate::overlay::state::limits::{Extent, Position};
@@ -104,10 +106,7 @@ impl Overlay {
         if how.dry_run {
             return writing.iter().map(|one| one.planned(&how.caller)).collect();
         }
-        for one in &writing {
-            let Rewrite { path, content, .. } = one.rewrite;
-            self.ask_ahead_of_rewrite(path, content, &how.caller).map_err(|err| self.not_written(path, &err))?;
-        }
+        let said = writing.iter().map(|one| one.ask_ahead(&how.caller)).collect::<Reviewed<Vec<_>>>()?;
         if let [one] = writing.as_slice()
             && one.handle.judged().is_none()
         {
@@ -118,14 +117,14 @@ impl Overlay {
         let shown = self.show_all(staged)?;
         // One request is one operation, whatever the caller has written a moment ago or asks for next.
         self.go_ends(how.caller.pid);
-        let settled: Vec<_> = writing.iter().zip(&shown).map(|(one, id)| one.judge(*id)).collect();
+        let to_judge = writing.iter().zip(shown.into_iter().zip(said));
+        let settled: Vec<_> = to_judge.map(|(one, (id, said))| one.judge(id, said)).collect();
         self.go_ends(how.caller.pid);
         let events = self.events_of(seq);
-        let outcomes = writing.iter().zip(settled).map(|(one, settled)| one.outcome(settled, &events));
-        let outcomes = outcomes.collect::<Reviewed<Vec<_>>>();
+        let outcomes = writing.iter().zip(settled).map(|(one, settled)| one.outcome(settled, &events)).collect();
         drop(writing);
         rewrites.iter().for_each(|rewrite| self.tell_content_changed(&rewrite.path));
-        outcomes
+        Ok(outcomes)
     }
 
     fn open_rewrite<'a>(&'a self, rewrite: &'a Rewrite, how: &RewriteHow<'_>) -> Reviewed<Writing<'a>> {
@@ -279,6 +278,12 @@ impl State {
 }
 
 impl<'a> Writing<'a> {
+    fn ask_ahead(&self, caller: &Caller) -> Reviewed<Option<Said>> {
+        let Rewrite { path, content, .. } = self.rewrite;
+        let said = self.overlay.ask_ahead_of_rewrite(path, content, caller);
+        said.map_err(|err| self.overlay.not_written(path, &err))
+    }
+
     /// Refuses a file that passes: it is written where it stands, and cannot be shown together with others.
     fn check_judged(&self) -> Reviewed<()> {
         match self.handle.judged() {
@@ -329,16 +334,16 @@ impl<'a> Writing<'a> {
     }
 
     /// Judges a file as at the close of a program's descriptor. What cannot land is held; what cannot be held either is
-    /// in the view all the same, and is tried again.
-    fn judge(&self, id: UpperId) -> Result<Settled> {
-        let settled = self.overlay.settle_written(id, &self.handle);
+    /// in the view all the same, and is tried again. What permission programs have `said` counts.
+    fn judge(&self, id: UpperId, said: Option<Said>) -> Result<Settled> {
+        let settled = self.overlay.settle_let_through(id, &self.handle, said);
         match settled {
             Ok(Settled::Postponed) => {
                 // The release tries again.
                 self.handle.note_written();
                 settled
             }
-            Ok(_) | Err(Error::Denied) => settled,
+            Ok(_) => settled,
             Err(err) => {
                 log::warn!("{} cannot land and is held: {err}", self.rewrite.path);
                 self.overlay.settle_because(id, &self.handle.actor(), vec![Reason::Backup])
@@ -393,23 +398,21 @@ impl<'a> Writing<'a> {
         })
     }
 
-    fn outcome(&self, settled: Result<Settled>, events: &[Event]) -> Reviewed<Outcome> {
+    fn outcome(&self, settled: Result<Settled>, events: &[Event]) -> Outcome {
         let path = &self.rewrite.path;
         let event = |name| events.iter().rev().find(|event| event.event == name && event.path.as_ref() == Some(path));
         match settled {
-            Ok(Settled::Unchanged) => Ok(self.facts(Done::Unchanged)),
+            Ok(Settled::Unchanged) => self.facts(Done::Unchanged),
             Ok(Settled::Landed) => {
                 let event = event(EventName::WriteLanded);
                 let backup = event.and_then(|event| event.backup.clone());
                 let operation = event.and_then(|event| event.operation.clone());
-                Ok(Outcome { backup, operation, ..self.facts(Done::Landed) })
+                Outcome { backup, operation, ..self.facts(Done::Landed) }
             }
-            Ok(Settled::Held(id)) => Ok(self.held(id)),
-            // Refused only now that all are shown, though it was let through before: the others are what they are.
-            Err(Error::Denied) => Err(self.overlay.not_written(path, &Error::Denied)),
+            Ok(Settled::Held(id)) => self.held(id),
             // Either another program writes it at this moment, and its close has it judged; or nothing can be recorded
             // now, and it is tried again.
-            Ok(Settled::Postponed) | Err(_) => Ok(self.facts(Done::Held)),
+            Ok(Settled::Postponed) | Err(_) => self.facts(Done::Held),
         }
     }
 

@@ -21,6 +21,16 @@ use crate::policy::rules::Action;
 use crate::store::{Base, Below, Kept, UpperRow, What, Writer};
 use crate::sys::file::FileKind;
 
+/// What permission programs have said of a change that is yet to be made.
+#[derive(Clone)]
+pub(in crate::overlay) struct Said {
+    answer: Answer,
+    of: Contents,
+}
+
+/// What lower has, and what it is to have.
+type Contents = (Option<Digest>, Option<Digest>);
+
 impl Overlay {
     pub(super) fn ask_hooks(&self, job: &Job, comparison: &mut Comparison, actor: &Writer) -> Answer {
         let policy = self.policy();
@@ -30,6 +40,11 @@ impl Overlay {
         // Asked again, the program could write again, and the change would never settle.
         if job.because.contains(&Reason::Hook) || self.is_hooks_own(actor) {
             return Answer::Hold("a permission program did this itself".to_owned());
+        }
+        if let Some(said) = &job.said
+            && contents(comparison).is_ok_and(|contents| contents == said.of)
+        {
+            return said.answer.clone();
         }
         self.let_others_go(&comparison.path);
         match self.question(job, comparison, actor) {
@@ -74,11 +89,18 @@ impl Overlay {
         })
     }
 
-    /// The same for new content of a file, before it is written.
-    pub(in crate::overlay) fn ask_ahead_of_rewrite(&self, path: &RelPath, new: &[u8], caller: &Caller) -> Result<()> {
-        let Some(by) = self.asked_for(caller) else { return Ok(()) };
+    /// The same for new content of a file, before it is written. Returns the answer, which counts when that is judged,
+    /// however much later. `None` if nobody was asked.
+    pub(in crate::overlay) fn ask_ahead_of_rewrite(
+        &self,
+        path: &RelPath,
+        new: &[u8],
+        caller: &Caller,
+    ) -> Result<Option<Said>> {
+        let Some(by) = self.asked_for(caller) else { return Ok(None) };
         let (row, new) = self.rewritten(path, new)?;
-        self.ask_ahead(row, None, &by, || Ok(new))
+        let said = self.said_ahead(&Job::to_come(row, None), &by, || Ok(new))?;
+        Ok(said.map(|(_, said)| said))
     }
 
     /// Compares new content of a file with what the file has, without acting on it. `None` if what it would be judged
@@ -114,25 +136,37 @@ impl Overlay {
         new: impl FnOnce() -> Result<Side>,
     ) -> Result<()> {
         let job = Job::to_come(row, takes_along);
+        if let Some((mut comparison, said)) = self.said_ahead(&job, by, new)? {
+            self.hooks.said_ahead(&self.question(&job, &mut comparison, by)?, said.answer);
+        }
+        Ok(())
+    }
+
+    fn said_ahead(
+        &self,
+        job: &Job,
+        by: &Writer,
+        new: impl FnOnce() -> Result<Side>,
+    ) -> Result<Option<(Comparison, Said)>> {
         let _judging = self.judging(job.row.path().clone(), by.pid);
-        let mut comparison = match self.compare_ahead(&job, by, new) {
+        let mut comparison = match self.compare_ahead(job, by, new) {
             Ok(Some(comparison)) => comparison,
             // They are asked again when it is judged. A denial then comes too late to refuse it, and holds it.
-            Ok(None) => return Ok(()),
+            Ok(None) => return Ok(None),
             Err(err) => {
                 log::warn!("ask of {} ahead: {err}", job.row.path());
-                return Ok(());
+                return Ok(None);
             }
         };
-        match self.ask_hooks(&job, &mut comparison, by) {
+        match self.ask_hooks(job, &mut comparison, by) {
             Answer::Deny(why) => {
                 self.counters.denied.fetch_add(1, Ordering::Relaxed);
                 self.store.record(&self.denied_event(&comparison, by, &why))?;
                 Err(Error::Denied)
             }
             answer @ (Answer::Land | Answer::Hold(_)) => {
-                self.hooks.said_ahead(&self.question(&job, &mut comparison, by)?, answer);
-                Ok(())
+                let of = contents(&comparison)?;
+                Ok(Some((comparison, Said { answer, of })))
             }
         }
     }
@@ -205,6 +239,12 @@ impl Overlay {
             exe: actor.exe().map(str::to_owned),
         })
     }
+}
+
+fn contents(comparison: &Comparison) -> Result<Contents> {
+    let hash = |side: &Side| side.digest.map_or_else(|| side.hash(), |digest| Ok(Some(digest)));
+    let both = || -> std::io::Result<Contents> { Ok((hash(&comparison.present)?, hash(&comparison.new)?)) };
+    both().doing(|| format!("hash {}", comparison.path))
 }
 
 /// Empty if one side is too large to be compared.

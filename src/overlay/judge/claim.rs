@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::ask::Said;
 use super::deny::Denial;
 use super::settle::Occasion;
 use crate::model::{Reason, RelPath, Stamp};
@@ -32,12 +33,14 @@ pub(in crate::overlay) struct Job {
     pub denial: Denial,
     /// The handle it was written through, if it is judged at a close or at the last release.
     pub through: Option<Arc<Handle>>,
+    /// What permission programs have said of it already.
+    pub said: Option<Said>,
 }
 
 impl Job {
     /// The job for a row that does not exist yet, to ask what its verdict would be.
     pub fn to_come(row: UpperRow, takes_along: Option<(RelPath, Stamp)>) -> Self {
-        let Occasion { because, denial, through } = Occasion::told();
+        let Occasion { because, denial, through, said } = Occasion::told();
         let (open, version, rewritten, synced, moved_on) = (None, 0, false, false, false);
         let (takes_place, is_crossed) = (false, false);
         Self {
@@ -53,6 +56,7 @@ impl Job {
             is_crossed,
             denial,
             through,
+            said,
         }
     }
 }
@@ -108,6 +112,7 @@ impl Overlay {
             is_crossed,
             denial: occasion.denial,
             through: occasion.through.clone(),
+            said: occasion.said.clone(),
         })
     }
 

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::ask::Said;
 use super::claim::{Claim, Job};
 use super::compare::{Comparison, Old};
 use super::deny::Denial;
@@ -40,12 +41,14 @@ pub(super) struct Occasion {
     pub denial: Denial,
     /// The handle it was written through, if it is judged at a close or at the last release.
     pub through: Option<Arc<Handle>>,
+    /// What permission programs have said of it already.
+    pub said: Option<Said>,
 }
 
 impl Occasion {
     /// A request under way caused it, and can be told that it is denied.
     pub fn told() -> Self {
-        Self { because: Vec::new(), denial: Denial::Fails, through: None }
+        Self { because: Vec::new(), denial: Denial::Fails, through: None, said: None }
     }
 }
 
@@ -93,7 +96,7 @@ impl Overlay {
         actor: &Writer,
         because: Vec<Reason>,
     ) -> Result<Settled> {
-        self.settle_on(&Occasion { because, denial: Denial::Holds, through: None }, id, actor)
+        self.settle_on(&Occasion { because, denial: Denial::Holds, through: None, said: None }, id, actor)
     }
 
     /// The same for a caller that can be told of a denial, by [`Error::Denied`].
@@ -103,9 +106,28 @@ impl Overlay {
 
     /// The same for what was written through a handle.
     pub(in crate::overlay) fn settle_written(&self, id: UpperId, through: &Arc<Handle>) -> Result<Settled> {
-        let occasion =
-            Occasion { because: through.because(), denial: Denial::Drops, through: Some(Arc::clone(through)) };
-        self.settle_on(&occasion, id, &through.actor())
+        self.settle_through(id, through, Denial::Drops, None)
+    }
+
+    /// The same for one of several that were let through together: a denial comes too late, and holds it.
+    pub(in crate::overlay) fn settle_let_through(
+        &self,
+        id: UpperId,
+        through: &Arc<Handle>,
+        said: Option<Said>,
+    ) -> Result<Settled> {
+        self.settle_through(id, through, Denial::Holds, said)
+    }
+
+    fn settle_through(
+        &self,
+        id: UpperId,
+        through: &Arc<Handle>,
+        denial: Denial,
+        said: Option<Said>,
+    ) -> Result<Settled> {
+        let (because, actor) = (through.because(), through.actor());
+        self.settle_on(&Occasion { because, denial, through: Some(Arc::clone(through)), said }, id, &actor)
     }
 
     fn settle_on(&self, occasion: &Occasion, id: UpperId, actor: &Writer) -> Result<Settled> {
