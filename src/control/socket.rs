@@ -1,24 +1,29 @@
 //! The control protocol on a socket in the state directory, for callers outside the mount (SPEC §11).
 
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Mode};
 
 use super::conversation::{Afterwards, afterwards, answer_bytes};
-use super::{Asker, Project};
+use super::{Asker, Project, rights};
 use crate::protocol::{CONTROL_SOCKET, ErrorBody, ErrorCode, REQUEST_BYTES_MAX, Response};
 use crate::store::{self, Context, Store};
 use crate::sys::thread;
 
 /// The most connections at once, each with a thread.
 const CONNECTIONS_MAX: usize = 32;
+/// The same with the places reserved for who may decide as the owner or root.
+const PLACES: usize = CONNECTIONS_MAX + 8;
 
-/// How long a connection may stay silent or leave its answer unread. Longer than a person thinks about `[y/N]`.
+/// How long a connection may stay silent or leave its answer unread, if nobody needs its place. Longer than a person
+/// thinks about `[y/N]`.
 const SILENCE_MAX: Duration = Duration::from_secs(15 * 60);
 
 /// A listener, and its name in the file system, which goes when this is dropped. Connections end with the process.
@@ -68,7 +73,7 @@ fn remove(directory: &OwnedFd) -> io::Result<()> {
 }
 
 fn accept_all(listener: &UnixListener, project: &Arc<Project>) {
-    let connections = Arc::new(AtomicUsize::new(0));
+    let connections = Arc::new(Connections::default());
     for stream in listener.incoming() {
         let accepted = stream.and_then(|stream| accept(stream, project, &connections));
         if let Err(err) = accepted {
@@ -79,39 +84,128 @@ fn accept_all(listener: &UnixListener, project: &Arc<Project>) {
     }
 }
 
-fn accept(stream: UnixStream, project: &Arc<Project>, connections: &Arc<AtomicUsize>) -> io::Result<()> {
+fn accept(stream: UnixStream, project: &Arc<Project>, connections: &Arc<Connections>) -> io::Result<()> {
     stream.set_read_timeout(Some(SILENCE_MAX))?;
     stream.set_write_timeout(Some(SILENCE_MAX))?;
-    if connections.load(Ordering::SeqCst) >= CONNECTIONS_MAX {
-        let message = format!("{CONNECTIONS_MAX} connections are open; try again");
-        return (&stream).write_all(&Response::failed(ErrorBody::new(ErrorCode::Busy, message)).to_line());
+    let connection = Arc::new(Connection::new(stream));
+    let is_kept = || peer(&connection.stream, project).is_ok_and(|asker| rights::has_kept_places(&asker, project));
+    if !connections.enter(&connection, is_kept) {
+        let message = format!("{CONNECTIONS_MAX} connections are being answered; try again");
+        return (&connection.stream).write_all(&Response::failed(ErrorBody::new(ErrorCode::Busy, message)).to_line());
     }
-    connections.fetch_add(1, Ordering::SeqCst);
-    let (project, counted) = (Arc::clone(project), Arc::clone(connections));
+    let entered = Entered { connections: Arc::clone(connections), connection };
+    let project = Arc::clone(project);
     let serve = move || {
-        if let Err(err) = converse(&stream, &project) {
+        if let Err(err) = converse(&entered.connection, &project) {
             log::debug!("a connection to {CONTROL_SOCKET} ended: {err}");
         }
-        counted.fetch_sub(1, Ordering::SeqCst);
     };
-    if let Err(err) = thread::start("control-peer", serve) {
-        connections.fetch_sub(1, Ordering::SeqCst);
-        return Err(err);
+    thread::start("control-peer", serve).map(|_detached| ())
+}
+
+/// The connections that are open, each with a thread.
+#[derive(Default)]
+struct Connections(Mutex<Vec<Arc<Connection>>>);
+
+struct Connection {
+    stream: UnixStream,
+    state: Mutex<State>,
+    /// True if the peer may use reserved places, and until that is known.
+    is_kept: AtomicBool,
+}
+
+#[derive(Clone, Copy)]
+enum State {
+    /// Waits for the peer since then: for its next request, or until it has read an answer.
+    Waiting(Instant),
+    Working,
+    /// Another has its place.
+    GivenUp,
+}
+
+impl Connections {
+    /// Takes a place: a free one, that of the connection which has waited longest for its peer, or a reserved one if the
+    /// newcomer may have that. A peer with reserved places gives way last.
+    fn enter(&self, newcomer: &Arc<Connection>, is_kept: impl FnOnce() -> bool) -> bool {
+        let mut open = self.0.lock();
+        if open.len() >= CONNECTIONS_MAX && !give_up_one(&mut open) && !(open.len() < PLACES && is_kept()) {
+            return false;
+        }
+        open.push(Arc::clone(newcomer));
+        true
     }
-    Ok(())
+}
+
+/// Closes one connection that waits for its peer, if there is any.
+fn give_up_one(open: &mut Vec<Arc<Connection>>) -> bool {
+    let waits_since = |connection: &Connection| match *connection.state.lock() {
+        State::Waiting(since) => Some((connection.is_kept.load(Ordering::SeqCst), since)),
+        State::Working | State::GivenUp => None,
+    };
+    let mut waiting: Vec<_> = open.iter().filter_map(|one| Some((waits_since(one)?, Arc::clone(one)))).collect();
+    waiting.sort_by_key(|(since, _)| *since);
+    let given_up = waiting.into_iter().map(|(_, connection)| connection).find(|connection| connection.give_up());
+    let Some(given_up) = given_up else { return false };
+    open.retain(|one| !Arc::ptr_eq(one, &given_up));
+    true
+}
+
+impl Connection {
+    fn new(stream: UnixStream) -> Self {
+        Self { stream, state: Mutex::new(State::Waiting(Instant::now())), is_kept: AtomicBool::new(true) }
+    }
+
+    /// Returns false if it works on a request by now.
+    fn give_up(&self) -> bool {
+        let mut state = self.state.lock();
+        if !matches!(*state, State::Waiting(_)) {
+            return false;
+        }
+        *state = State::GivenUp;
+        // Its thread finds that out at once.
+        if let Err(err) = self.stream.shutdown(Shutdown::Both) {
+            log::debug!("close a connection to {CONTROL_SOCKET}: {err}");
+        }
+        true
+    }
+
+    /// Returns false if the connection has been given up.
+    fn becomes(&self, next: State) -> bool {
+        let mut state = self.state.lock();
+        let is_open = !matches!(*state, State::GivenUp);
+        if is_open {
+            *state = next;
+        }
+        is_open
+    }
+}
+
+/// A place that is free again when this is dropped.
+struct Entered {
+    connections: Arc<Connections>,
+    connection: Arc<Connection>,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.connections.0.lock().retain(|one| !Arc::ptr_eq(one, &self.connection));
+    }
 }
 
 /// Reads a line of request and writes a line of answer, until the peer has enough.
-fn converse(stream: &UnixStream, project: &Project) -> io::Result<()> {
+fn converse(connection: &Connection, project: &Project) -> io::Result<()> {
+    let stream = &connection.stream;
     let asker = peer(stream, project)?;
+    connection.is_kept.store(rights::has_kept_places(&asker, project), Ordering::SeqCst);
     let mut requests = BufReader::new(stream);
     loop {
         let mut line = Vec::new();
         requests.by_ref().take(REQUEST_BYTES_MAX as u64 + 1).read_until(b'\n', &mut line)?;
-        if line.is_empty() {
+        if line.is_empty() || !connection.becomes(State::Working) {
             return Ok(());
         }
         let answered = answer_bytes(&line, &asker.again(project), project);
+        connection.becomes(State::Waiting(Instant::now()));
         let mut writer = stream;
         let delivered = writer.write_all(&answered.line);
         let what = answered.afterwards;
@@ -124,6 +218,7 @@ fn converse(stream: &UnixStream, project: &Project) -> io::Result<()> {
         if line.len() > REQUEST_BYTES_MAX || what == Afterwards::End {
             return Ok(());
         }
+        connection.becomes(State::Waiting(Instant::now()));
     }
 }
 

@@ -333,3 +333,19 @@ fn a_command_is_waited_for_though_nobody_hears_how_long_it_runs() {
     assert!(told.starts_with("fettlefs: Passed sleep 16 ("), "{told}");
     assert_eq!(events(&view), ["check_started", "check_passed"]);
 }
+
+#[test]
+fn a_command_longer_than_any_request_is_checked_and_run() {
+    let scratch = mounted_scratch!();
+    let view = held_view(&scratch);
+    let numbers: Vec<String> = (0..20_000).map(|number| number.to_string()).collect();
+    let long = |begins: &[&'static str]| -> Vec<String> {
+        begins.iter().map(|word| (*word).to_owned()).chain(numbers.iter().cloned()).collect()
+    };
+    let words = long(&["check", "--confirm", "--", "true"]);
+    let told = view.cli(&words.iter().map(String::as_str).collect::<Vec<_>>()).ok().stdout;
+    assert!(told.ends_with("fettlefs: Promoted 2 changes\n"), "{told}");
+    view.unmount();
+    let words = long(&["run", "--", "true"]);
+    scratch.cli(&words.iter().map(String::as_str).collect::<Vec<_>>()).ok();
+}

@@ -324,6 +324,29 @@ fn a_client_killed_while_it_waits_leaves_the_daemon_well() {
 }
 
 #[test]
+fn who_connects_to_the_socket_and_asks_nothing_shuts_nobody_out() {
+    let scratch = mounted_scratch!();
+    let view = scratch.mounting().at("view").start();
+    let socket = scratch.project().join(".fettle/control.sock");
+    let connect = || UnixStream::connect(&socket).expect("the daemon listens");
+    let asks = |mut stream: &UnixStream| {
+        stream.write_all(b"{\"v\":1,\"op\":\"version\"}\n")?;
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).map(|_| line)
+    };
+    let first = connect();
+    let answered = |told: std::io::Result<String>| told.is_ok_and(|line| line.contains("\"ok\":true"));
+    assert!(answered(asks(&first)));
+    let idle: Vec<UnixStream> = (0..100).map(|_| connect()).collect();
+    for _ in 0..3 {
+        assert!(answered(asks(&connect())));
+    }
+    assert!(answered(asks(&idle[99])), "the last to come have their places");
+    assert!(!answered(asks(&first)), "who has been silent for longest has lost it");
+    drop(view);
+}
+
+#[test]
 fn the_socket_speaks_the_same_a_line_at_a_time() {
     let scratch = mounted_scratch!();
     let view = small(&scratch).at("view").start();
