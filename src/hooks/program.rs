@@ -1,8 +1,9 @@
 //! Resolves a program named in the settings to the file that will be run.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// Where a name without a slash is looked up. Fixed, instead of the caller's `PATH`, which may lead into the project or
 /// differ at the next mount.
@@ -38,6 +39,12 @@ const EXECUTABLE: u32 = 0o111;
 const WORLD_WRITABLE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
+/// How many interpreters the kernel follows from one script to the next, how much it reads of each, and how many links
+/// it follows on one path.
+const INTERPRETERS_MAX: usize = 5;
+const SCRIPT_LINE_BYTES: u64 = 256;
+const LINKS_MAX: usize = 40;
+
 impl Program {
     /// `command` is a program and its arguments, never empty; `is_inside` tells whether programs in the view can
     /// write to a resolved path.
@@ -48,11 +55,9 @@ impl Program {
             return Err(ProgramError::Inside(name.clone()));
         }
         check_mode(name, &file)?;
+        check_interpreters(&file, &is_inside)?;
         // Catches a script passed to an interpreter. Any other meaning of an argument is up to the program.
-        let leads_inside = |argument: &&String| {
-            argument.starts_with('/') && std::fs::canonicalize(argument).is_ok_and(|path| is_inside(&path))
-        };
-        match arguments.iter().find(leads_inside) {
+        match arguments.iter().find(|argument| leads_inside(argument, &is_inside)) {
             Some(argument) => Err(ProgramError::Inside(argument.clone())),
             None => Ok(Self { file, arguments: arguments.to_vec() }),
         }
@@ -85,6 +90,80 @@ fn locate(name: &str) -> Result<PathBuf, ProgramError> {
         }
     }
     Err(ProgramError::Missing(name.to_owned()))
+}
+
+/// A script is run by the program that its first line names, which may be a script in turn. These must not be changed
+/// either, and are looked up by the kernel each time: no link on the way may lie in the project.
+fn check_interpreters(script: &Path, is_inside: &impl Fn(&Path) -> bool) -> Result<(), ProgramError> {
+    let mut script = script.to_owned();
+    for _ in 0..INTERPRETERS_MAX {
+        let Some((interpreter, arguments)) = interpreter_of(&script) else { return Ok(()) };
+        if !interpreter.starts_with('/') {
+            return Err(ProgramError::Relative(interpreter));
+        }
+        let words = std::iter::once(&interpreter).chain(&arguments);
+        if let Some(word) = words.into_iter().find(|word| leads_inside(word, is_inside)) {
+            return Err(ProgramError::Inside(word.clone()));
+        }
+        // A script without its interpreter cannot be run, and what cannot be asked holds everything.
+        let Some(file) = resolved(&interpreter, Path::new(&interpreter))? else { return Ok(()) };
+        check_mode(&interpreter, &file)?;
+        script = file;
+    }
+    Ok(())
+}
+
+/// Returns the program that runs a script, and the words that follow; `None` for what is no script, or may only be
+/// executed.
+fn interpreter_of(script: &Path) -> Option<(String, Vec<String>)> {
+    let mut line = Vec::new();
+    std::fs::File::open(script).ok()?.take(SCRIPT_LINE_BYTES).read_to_end(&mut line).ok()?;
+    let line = line.strip_prefix(b"#!")?;
+    let line = line.split(|byte| matches!(byte, b'\n' | 0)).next()?;
+    // A name that is no UTF-8 is compared as it is shown: no file of that name is found.
+    let line = String::from_utf8_lossy(line);
+    let mut words = line.split([' ', '\t']).filter(|word| !word.is_empty()).map(str::to_owned);
+    Some((words.next()?, words.collect()))
+}
+
+/// True if an absolute path, or a link on the way to what it names, lies in the project. The last step alone would not
+/// tell: a link in the project can be made to lead elsewhere.
+fn leads_inside(word: &str, is_inside: &impl Fn(&Path) -> bool) -> bool {
+    if !word.starts_with('/') {
+        return false;
+    }
+    let mut left: Vec<OsString> = names_of(Path::new(word)).rev().collect();
+    let (mut at, mut links) = (PathBuf::from("/"), 0);
+    while let Some(name) = left.pop() {
+        if name == ".." {
+            at.pop();
+            continue;
+        }
+        at.push(&name);
+        if is_inside(&at) {
+            return true;
+        }
+        let Ok(target) = std::fs::read_link(&at) else { continue };
+        links += 1;
+        if links > LINKS_MAX {
+            return false;
+        }
+        at.pop();
+        if target.is_absolute() {
+            at = PathBuf::from("/");
+        }
+        left.extend(names_of(&target).rev());
+    }
+    false
+}
+
+/// The names on a path, `..` included.
+fn names_of(path: &Path) -> impl DoubleEndedIterator<Item = OsString> {
+    path.components().filter_map(|component| match component {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some(OsString::from("..")),
+        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+    })
 }
 
 fn resolved(name: &str, path: &Path) -> Result<Option<PathBuf>, ProgramError> {
@@ -126,6 +205,44 @@ mod tests {
     fn executable(path: &Path, mode: u32) {
         std::fs::write(path, "#!/bin/sh\n").expect("a file");
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("a mode");
+    }
+
+    #[test]
+    fn what_runs_a_script_is_outside_as_well() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let root = scratch.path().canonicalize().expect("a path");
+        let project = root.join("project");
+        std::fs::create_dir(&project).expect("a directory");
+        let script = |name: &str, first: &str| {
+            executable(&root.join(name), 0o755);
+            std::fs::write(root.join(name), format!("#!{first}\n")).expect("a script");
+        };
+        // As in a virtual environment: what is in the project leads out of it, for now.
+        std::os::unix::fs::symlink("/bin/sh", project.join("sh")).expect("a link");
+        std::os::unix::fs::symlink("project", root.join("linked")).expect("a link");
+        let at = |name: &str| root.join(name).display().to_string();
+        script("direct", &at("project/sh"));
+        script("spaced", &format!(" \t{} -e", at("linked/sh")));
+        script("chained", &at("direct"));
+        script("argument", &format!("/usr/bin/env -S {}", at("project/sh")));
+        script("dotted", &at("project/../project/sh"));
+        script("relative", "sh");
+        script("exposed", &at("open"));
+        executable(&root.join("open"), 0o757);
+        script("itself", &at("itself"));
+        for name in ["direct", "spaced", "chained", "argument", "dotted"] {
+            let err = resolve(&[&at(name)], &project).expect_err(name);
+            assert!(err.contains("is in the project"), "{name}: {err}");
+        }
+        assert!(resolve(&[&at("relative")], &project).expect_err("not absolute").contains("absolute path"));
+        assert!(resolve(&[&at("exposed")], &project).expect_err("exposed").contains("by everybody"));
+        let err = resolve(&["sh", &at("linked/sh")], &project).expect_err("a link in the project");
+        assert!(err.contains("is in the project"), "{err}");
+        for first in ["/bin/sh -e", "/usr/bin/env sh", "/nothing/there", ""] {
+            script("fine", first);
+            assert!(resolve(&[&at("fine")], &project).is_ok(), "{first}");
+        }
+        assert!(resolve(&[&at("itself")], &project).is_ok(), "the kernel does not run it");
     }
 
     #[test]
