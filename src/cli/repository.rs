@@ -42,12 +42,11 @@ fn log_failure(doing: &str, told: io::Result<()>) {
 
 /// Without the line `git add -A` would fail over the state directory, which looks like a repository without commits.
 fn exclude_state(project: &Path, overlay: &Overlay) -> io::Result<()> {
-    // Who confirms the agent's version of the file must not find it changed outside. The line follows after that.
-    let is_held = !overlay.held_within(&RelPath::parse(b".git/info/exclude").expect("a path")).is_empty();
-    if is_held || !project.join(STATE_DIRECTORY).exists() {
-        return Ok(());
+    if project.join(STATE_DIRECTORY).exists() && exclude::add_line(project)? {
+        // Who confirms the agent's version of the file must not find it changed by others.
+        overlay.rebase_on_own(&RelPath::parse(b".git/info/exclude").expect("a path"));
     }
-    exclude::add_line(project)
+    Ok(())
 }
 
 fn is_there(directory: &OwnedFd, name: &str) -> bool {

@@ -20,7 +20,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, OpenTreeFlags, UnmountFlags};
 
 pub use helper::{HELPERS, mount_fuse_with_helper, unmount_with_helper};
-pub use table::{Device, MountEntry, mount_at, mount_over, mounts, mounts_elsewhere, origin};
+pub use table::{Device, MountEntry, mount_at, mount_over, mountpoint_of, mounts, mounts_elsewhere, origin};
 
 /// What `/proc/mounts` shows as the type; the kernel takes the part behind the dot for a name of ours.
 pub const FS_TYPE: &str = "fuse.fettlefs";

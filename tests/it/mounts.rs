@@ -948,3 +948,19 @@ fn a_project_is_worked_on_by_a_path_of_any_bytes() {
     eventually("the daemon is gone", || scratch.daemons().is_empty());
     assert!(status().contains("1 held"), "{}", status());
 }
+
+/// As when somebody tidies up: the mount goes along with the directory.
+#[test]
+fn a_view_whose_directory_was_renamed_is_unmounted_where_it_is() {
+    let scratch = mounted_scratch!();
+    scratch.write("file", lines(200));
+    fs::create_dir(scratch.root().join("above")).expect("a directory");
+    let view = scratch.mount_at("above/view");
+    view.sh("seq 200 > file").ok();
+    fs::rename(scratch.root().join("above"), scratch.root().join("renamed")).expect("renamed");
+    scratch.cli(&["unmount"]).ok();
+    assert_eq!(mounts_below(scratch.root()), Vec::<PathBuf>::new());
+    eventually("the daemon is gone", || scratch.daemons().is_empty());
+    let ended = scratch.cli(&["events", "--json"]).ok().stdout;
+    assert!(ended.contains("\"session_ended\""), "{ended}");
+}

@@ -32,7 +32,7 @@ use crate::protocol::{ErrorBody, ErrorCode, PROJECT_LINK};
 use crate::store::{self, HolderNote, Lock, Recovered, Store};
 use crate::sys::guard::Guard;
 use crate::sys::keeper::Keeper;
-use crate::sys::mount::{ConnectionAbort, Device, Door, mount_fuse, mount_fuse_with_helper};
+use crate::sys::mount::{ConnectionAbort, Device, Door, mount_fuse, mount_fuse_with_helper, mountpoint_of};
 use crate::sys::namespace::Leave;
 use crate::sys::signals::{Signal, Termination, Wakeup};
 use crate::sys::thread;
@@ -99,11 +99,20 @@ impl Standing {
     /// is left of a run must not find the project where the view was. Returns whether the kernel ends the session now; an
     /// ordinary user may not be able to cut a connection, and then the session ends with this process.
     fn end(&self) -> Result<bool> {
-        if !self.is_kept {
-            check_nothing_over(&self.path, self.number)?;
-            return take_away(&self.path).map_err(ErrorBody::from).and_then(|()| self.uncover()).map(|()| true);
+        if self.is_kept {
+            return Ok(self.cut());
         }
-        Ok(self.cut())
+        let path = self.present_path();
+        check_nothing_over(&path, self.number)?;
+        take_away(&path).and_then(|()| take_dead_away(&path))?;
+        Ok(true)
+    }
+
+    /// Where the view is by now: a directory above it may have been renamed.
+    fn present_path(&self) -> PathBuf {
+        let found = mountpoint_of(self.number, &self.path);
+        let found = found.inspect_err(|err| log::warn!("look for the view in the mount table: {err}"));
+        found.ok().flatten().unwrap_or_else(|| self.path.clone())
     }
 
     /// Returns whether the kernel ends the session now.

@@ -14,13 +14,13 @@ use crate::sys::file;
 /// A longer file is no list of patterns that a person wrote.
 const LIST_BYTES_MAX: u64 = 1 << 20;
 
-/// Adds the line if the project lies in a repository that does not have it yet.
-pub fn add_line(project: &Path) -> io::Result<()> {
-    let Some(common) = common_directory(project)? else { return Ok(()) };
+/// Adds the line if the project lies in a repository that does not have it yet. Returns whether it was added.
+pub fn add_line(project: &Path) -> io::Result<bool> {
+    let Some(common) = common_directory(project)? else { return Ok(false) };
     // The project's links are not trusted: none is followed from here on.
     let common = rustix::fs::open(&common, DIRECTORY, Mode::empty())?;
     if !is_there(&common, "HEAD") || !is_there(&common, "objects") {
-        return Ok(());
+        return Ok(false);
     }
     let is_made = match rustix::fs::mkdirat(&common, "info", Mode::from_raw_mode(0o777)) {
         Err(rustix::io::Errno::EXIST) => false,
@@ -33,7 +33,7 @@ pub fn add_line(project: &Path) -> io::Result<()> {
     append(&info)
 }
 
-fn append(info: &OwnedFd) -> io::Result<()> {
+fn append(info: &OwnedFd) -> io::Result<bool> {
     let flags = OFlags::RDWR | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let made = flags | OFlags::CREATE | OFlags::EXCL;
     let mut file = match rustix::fs::openat(info, "exclude", made, Mode::from_raw_mode(0o666)) {
@@ -45,15 +45,16 @@ fn append(info: &OwnedFd) -> io::Result<()> {
         }
     };
     if !file.metadata()?.is_file() {
-        return Ok(());
+        return Ok(false);
     }
     let mut list = Vec::new();
     Read::by_ref(&mut file).take(LIST_BYTES_MAX).read_to_end(&mut list)?;
     if excludes_state(&list) {
-        return Ok(());
+        return Ok(false);
     }
     let before = if list.last().is_none_or(|byte| *byte == b'\n') { "" } else { "\n" };
-    file.write_all(format!("{before}{STATE_DIRECTORY}/\n").as_bytes())
+    file.write_all(format!("{before}{STATE_DIRECTORY}/\n").as_bytes())?;
+    Ok(true)
 }
 
 fn excludes_state(list: &[u8]) -> bool {

@@ -253,6 +253,13 @@ impl Overlay {
         }
     }
 
+    /// The same over a path at which fettlefs itself has written to lower.
+    pub fn rebase_on_own(&self, path: &RelPath) {
+        if let Err(err) = self.rebase_held(path) {
+            log::error!("{path} was written, and what is held over it is not based on that: {err}");
+        }
+    }
+
     /// The change goes on under a new id. This is no write: however little it now changes, it stays held.
     fn rebase_held(&self, path: &RelPath) -> Result<()> {
         let Some(id) = self.state.lock().uppers.at(path) else { return Ok(()) };

@@ -117,6 +117,14 @@ pub fn mount_over(path: &Path, number: Device) -> io::Result<Option<MountEntry>>
     Ok(mount_at(path)?.filter(|top| top.device != number))
 }
 
+/// Where a file system is mounted, of which `usual` is one of the places, or was. `None` if it is mounted nowhere.
+pub fn mountpoint_of(number: Device, usual: &Path) -> io::Result<Option<PathBuf>> {
+    let mut there: Vec<_> = mounts()?.into_iter().filter(|mount| mount.device == number).collect();
+    // Bind mounts of it came later.
+    there.sort_by_key(|mount| (mount.mountpoint != usual, mount.root != Path::new("/"), mount.id));
+    Ok(there.into_iter().next().map(|mount| mount.mountpoint))
+}
+
 /// True if the kernel says that a place is no mount's root; false if it does not say. Sends no request to the file
 /// system.
 fn is_inside_one(place: &OwnedFd) -> bool {
