@@ -172,7 +172,7 @@ impl Overlay {
     }
 
     pub(super) fn is_judged_by_any_name(&self, path: &RelPath, inode: &Inode) -> Result<bool> {
-        if self.action(path, inode.kind) != Action::Pass {
+        if inode.entry.is_some() || self.action(path, inode.kind) != Action::Pass {
             return Ok(true);
         }
         inode.before.filter(Meta::is_file).map_or(Ok(false), |meta| self.has_judged_name(&meta))

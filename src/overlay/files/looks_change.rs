@@ -157,14 +157,14 @@ impl Overlay {
     }
 
     /// Returns the rule that has mode, owner and attributes of a path of lower reviewed, as it has content (SPEC §4.7). A
-    /// rule for another name of the file counts as well, unless this path passes.
+    /// rule for another name of the file counts as well, also where nobody judges this one.
     fn gate_of_looks(&self, path: &RelPath, meta: &Meta, by: &Writer) -> Result<Option<HoldSource>> {
         let gate = |path: &RelPath| match self.action_on_content(path, meta.kind, by) {
             Action::Hold(rule) => Some(rule),
             Action::Auto | Action::Pass | Action::GitConfig | Action::Deny | Action::Freeze => None,
         };
         match meta.kind {
-            FileKind::Regular if self.links_below(meta) > 1 && self.action(path, meta.kind) != Action::Pass => {
+            FileKind::Regular if self.links_below(meta) > 1 => {
                 let mut found = gate(path);
                 if found.is_none() {
                     self.judged_name_below(meta.key(), |name| {
