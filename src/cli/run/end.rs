@@ -196,7 +196,7 @@ fn end_line(desk: &Desk) -> Result<(), Failure> {
 fn gone(why: Gone, status: u8, desk: &Desk) -> Result<u8, Failure> {
     let why = match why {
         Gone::Died => "the daemon died and did not come back",
-        Gone::Unmounted => "somebody has unmounted the view, and it is shut",
+        Gone::Unmounted => "somebody has unmounted the view, which shuts it, or has moved the project away",
     };
     let status = if status == 0 { super::OWN_FAILURE } else { status };
     let message = format!("{why}; what was held and kept is safe: fettlefs status");

@@ -193,7 +193,7 @@ fn a_view_that_is_unmounted_by_force_is_shut_and_its_runs_say_so() {
         assert!(refused.stderr.contains("; --force shuts its view"), "{is_beside}: {}", refused.stderr);
         scratch.cli(&["unmount", "--force"]).ok();
         let output = going.finish().exits(7);
-        let said = "fettlefs: somebody has unmounted the view, and it is shut; what was held and kept is safe";
+        let said = "fettlefs: somebody has unmounted the view, which shuts it, or has moved the project away; what was held and kept is safe";
         assert!(output.stderr.contains(said), "{is_beside}: {}", output.stderr);
         assert_eq!(scratch.read("a"), lines(100));
         drop(view);
