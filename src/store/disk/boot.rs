@@ -10,9 +10,8 @@
 //! the same log: a row on disk has the note of its boot there. It is not forgotten: looking for each row's file costs
 //! little.
 
-use rusqlite::OptionalExtension;
-
 use crate::store::journal::sweep::Sweep;
+use crate::store::rows::settings;
 use crate::store::rows::upper::{self, UpperRow, What};
 use crate::store::rows::verdicts;
 use crate::store::{Context, Fate, Recovered, Result, Store};
@@ -36,10 +35,7 @@ impl Store {
         let Some(now) = process::boot_id() else { return Ok(()) };
         if self.noted_boot()?.as_ref() != Some(&now) {
             self.unsynced.sync()?;
-            self.database.lock().write_durably(|tx| {
-                tx.execute("INSERT OR REPLACE INTO setting (key, value) VALUES (?1, ?2)", (BOOT, &now))?;
-                Ok(())
-            })?;
+            self.database.lock().write_durably(|tx| settings::set(tx, BOOT, &now))?;
         }
         *noted = true;
         Ok(())
@@ -78,10 +74,7 @@ impl Store {
 
     /// Has this recovery look for temporary names everywhere, as after a power cut, or the next one if it does not get there.
     pub(in crate::store) fn note_strays(&self) -> Result<()> {
-        self.database.lock().write(|tx| {
-            tx.execute("INSERT OR REPLACE INTO setting (key, value) VALUES (?1, '')", [BOOT])?;
-            Ok(())
-        })
+        self.database.lock().write(|tx| settings::set(tx, BOOT, ""))
     }
 
     /// True if the machine has been booted anew since rows were last written. Only recovery may ask.
@@ -92,10 +85,7 @@ impl Store {
 
     /// Called before this process writes any row: it recovers first.
     fn note_boot_of_rows(&self, now: &str) -> Result<()> {
-        self.database.lock().write(|tx| {
-            tx.execute("INSERT OR REPLACE INTO setting (key, value) VALUES (?1, ?2)", (BOOT_OF_ROWS, now))?;
-            Ok(())
-        })
+        self.database.lock().write(|tx| settings::set(tx, BOOT_OF_ROWS, now))
     }
 
     /// Drops rows whose file is gone: its removal reached the disk, and the row's did not. Left alone, such a row would
@@ -136,11 +126,5 @@ impl Store {
 
     fn noted_boot(&self) -> Result<Option<String>> {
         self.setting(BOOT)
-    }
-
-    pub(in crate::store) fn setting(&self, key: &str) -> Result<Option<String>> {
-        let database = self.reading()?;
-        let row = database.reader().query_row("SELECT value FROM setting WHERE key = ?1", [key], |row| row.get(0));
-        Ok(row.optional()?)
     }
 }

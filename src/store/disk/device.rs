@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::copied::Project;
 use crate::model::{Births, Timestamp};
+use crate::store::rows::settings;
 use crate::store::rows::upper::{parse_row, to_row};
 use crate::store::{Context, Result, Store};
 use crate::sys::file::{self, Meta};
@@ -66,8 +67,7 @@ impl Store {
 /// Notes that the rows name the inodes of this project from now on.
 pub(super) fn note(tx: &Transaction<'_>, lower: &Tree) -> Result<()> {
     let root = to_row(&Root::of(lower)?)?;
-    tx.execute("INSERT OR REPLACE INTO setting (key, value) VALUES (?1, ?2)", (LOWER, root))?;
-    Ok(())
+    settings::set(tx, LOWER, &root)
 }
 
 /// Strings in a row have their quotes escaped, so this text is always part of a stamp.

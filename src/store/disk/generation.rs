@@ -18,10 +18,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::Connection;
 
 use super::layout::{DIR_FLAGS, open_inside, path_of, replace_whole};
 use crate::model::Digest;
+use crate::store::rows::settings;
 use crate::store::rows::upper::UpperId;
 use crate::store::{Context, Result, Store};
 use crate::sys::tree::{self, Place};
@@ -52,9 +53,7 @@ fn generation_of(upper: UpperId) -> i64 {
 }
 
 fn generation_in(connection: &Connection) -> Result<i64> {
-    let query = "SELECT value FROM setting WHERE key = ?1";
-    let value = connection.query_row(query, [GENERATION], |row| row.get::<_, String>(0)).optional()?;
-    Ok(value.and_then(|value| value.parse().ok()).unwrap_or(0))
+    Ok(settings::find(connection, GENERATION)?.and_then(|value| value.parse().ok()).unwrap_or(0))
 }
 
 /// A file that is not there, or cannot be read, says nothing.
@@ -121,11 +120,7 @@ impl Store {
         let newest = self.newest_file()?.max(generation_in(self.database.lock().reader())?);
         let raised = newest.saturating_add(1).min(GENERATION_MAX);
         self.unsynced.sync()?;
-        self.database.lock().write_durably(|tx| {
-            let row = (GENERATION, raised.to_string());
-            tx.execute("INSERT OR REPLACE INTO setting (key, value) VALUES (?1, ?2)", row)?;
-            Ok(())
-        })?;
+        self.database.lock().write_durably(|tx| settings::set(tx, GENERATION, &raised.to_string()))?;
         // Without it a database that is put back may not be noticed, which is no reason not to start.
         if let Err(err) = self.vitally(|| note_beside(self.dirs.state(), self.dirs.describe(), raised)) {
             log::warn!("{err}");

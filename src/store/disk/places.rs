@@ -10,12 +10,13 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 
 use super::layout::{BACKUP_VARIABLE, Location, STAGE_VARIABLE};
 use crate::protocol::DirPath;
 use crate::store::database::look_into;
+use crate::store::rows::settings;
 use crate::store::rows::upper::{UpperRow, What, parse_row, to_row};
 use crate::store::{Context, Error, Result, Store};
 use crate::sys::tree::is_absent;
@@ -89,8 +90,7 @@ fn has_directory(place: &Path, instance: &str) -> bool {
 }
 
 fn places_in(connection: &Connection, description: &str) -> Result<Option<Places>> {
-    let query = "SELECT value FROM setting WHERE key = ?1";
-    let json = connection.query_row(query, [PLACES], |row| row.get::<_, String>(0)).optional()?;
+    let json = settings::find(connection, PLACES)?;
     json.map(|json| parse_row(&json, description)).transpose()
 }
 
@@ -125,10 +125,7 @@ impl Store {
 
     fn note_places(&self, places: &Places) -> Result<()> {
         let row = to_row(places)?;
-        self.database.lock().write(|tx| {
-            tx.execute("INSERT OR REPLACE INTO setting (key, value) VALUES (?1, ?2)", (PLACES, row))?;
-            Ok(())
-        })
+        self.database.lock().write(|tx| settings::set(tx, PLACES, &row))
     }
 
     /// True also if there is an intent: a landing that was broken off may be of an upper file without a row, and how far

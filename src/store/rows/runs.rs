@@ -1,6 +1,7 @@
 //! What is remembered of runs (SPEC §2): the boot, and the mount namespaces that they were started from. What a run has
 //! left behind goes on until the machine is started again, with the same daemon, another or none.
 
+use super::settings;
 use crate::store::{Result, Store};
 use crate::sys::namespace::{self, Kind};
 use crate::sys::process;
@@ -24,11 +25,10 @@ impl Store {
                     tx.execute("DELETE FROM setting WHERE key GLOB ?1", [format!("{forgotten}*")])?;
                 }
             }
-            let set = "INSERT OR REPLACE INTO setting (key, value) VALUES (?1, ?2)";
-            tx.execute(set, (BOOT_OF_RUNS, &now))?;
-            tx.execute(set, (runner_key(runner), process::began(runner).unwrap_or_default().to_string()))?;
+            settings::set(tx, BOOT_OF_RUNS, &now)?;
+            settings::set(tx, &runner_key(runner), &process::began(runner).unwrap_or_default().to_string())?;
             if let Some((outside, (pid, began))) = outside {
-                tx.execute(set, (format!("{OUTSIDE}{outside}"), format!("{pid} {began}")))?;
+                settings::set(tx, &format!("{OUTSIDE}{outside}"), &format!("{pid} {began}"))?;
             }
             Ok(())
         })
