@@ -27,7 +27,7 @@ const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CL
 /// Brings up to date what git is told. `is_mounted`: changes may come to be held at any moment.
 pub fn tell(project: &Path, overlay: &Overlay, is_mounted: bool) {
     log_failure("tell git to ignore the state directory", exclude_state(project, overlay));
-    let is_needed = is_mounted || !overlay.held_rows().is_empty() || !overlay.unjudged().is_empty();
+    let is_needed = || is_mounted || !overlay.held_rows().is_empty() || !overlay.unjudged().is_empty();
     log_failure("tell git to keep the work tree", worktree::lock_while(project, is_needed));
 }
 

@@ -20,7 +20,7 @@ use clap::ValueEnum;
 use super::desk::Format;
 use super::mount::SettingFlags;
 use super::{Desk, Failure, project};
-use crate::protocol::{ErrorCode, Exit, NAME_CHARACTERS_MAX};
+use crate::protocol::{self, ErrorCode, Exit};
 use crate::sys::foreground::{Foreground, Front, Happened};
 use inside::Inside;
 pub use inside::VARIABLES;
@@ -138,10 +138,10 @@ fn wait(foreground: &Foreground, front: Front, membership: &mut Membership) -> R
     }
 }
 
-/// The command as it is shown to people: its beginning, for it may be longer than any request.
+/// The command as it is shown to people.
 fn named(command: &[OsString]) -> String {
     let words = command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
-    words.chars().take(NAME_CHARACTERS_MAX).collect()
+    protocol::name_of(&words)
 }
 
 fn told(what: &str, err: &std::io::Error) -> Failure {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::command::{self, Group, Ran};
 use super::{Client, Offline, Reach, find, reach};
-use crate::protocol::{CheckPhase, CheckReply, ErrorBody, ErrorCode, NAME_CHARACTERS_MAX, Op, Reply, Request};
+use crate::protocol::{CheckPhase, CheckReply, ErrorBody, ErrorCode, Op, Reply, Request, name_of};
 
 /// A check whose command is about to run.
 pub struct Check {
@@ -41,11 +41,11 @@ impl Check {
             return Err(ErrorBody::new(ErrorCode::UnknownPath, message));
         }
         let words = words_of(&command);
-        let begun = ask(&mut client, &Request { name: Some(named(&words)), ..asking(CheckPhase::Started) })?;
+        let begun = ask(&mut client, &Request { name: Some(name_of(&words)), ..asking(CheckPhase::Started) })?;
         if promotes && !begun.may_promote {
             // A follower of events waits for the end of every check that has started.
             let ended = Request { tested: Some(begun.tested), ..asking(CheckPhase::Failed) };
-            let name = named(&format!("not run, for lack of rights: {words}"));
+            let name = name_of(&format!("not run, for lack of rights: {words}"));
             ask(&mut client, &Request { name: Some(name), ..ended })?;
             let message = "--confirm: you may not confirm changes of this project";
             return Err(ErrorBody::new(ErrorCode::NotPermitted, message));
@@ -67,7 +67,7 @@ impl Check {
     pub fn end(&self, status: i32) -> Result<CheckReply, ErrorBody> {
         let phase = if status == 0 { CheckPhase::Passed } else { CheckPhase::Failed };
         self.ask(&Request {
-            name: Some(named(&self.words)),
+            name: Some(name_of(&self.words)),
             tested: Some(self.begun.tested.clone()),
             status: Some(status),
             ..asking(phase)
@@ -147,11 +147,6 @@ fn ask(client: &mut Client, request: &Request) -> Result<CheckReply, ErrorBody> 
 
 fn other_answer() -> ErrorBody {
     ErrorBody::new(ErrorCode::Io, super::OTHER_ANSWER)
-}
-
-/// The beginning of it: a command may be longer than any request, and is only told to people.
-fn named(words: &str) -> String {
-    words.chars().take(NAME_CHARACTERS_MAX).collect()
 }
 
 fn words_of(command: &[OsString]) -> String {

@@ -11,7 +11,7 @@ use super::{Asker, Project, rights};
 use crate::model::{ChangeId, Digest, Reason, RelPath};
 use crate::overlay::{ConfirmHow, Expiry, Merging, Review};
 use crate::protocol::{
-    CheckPhase, CheckReply, ErrorBody, ErrorCode, Event, EventName, Held, NAME_CHARACTERS_MAX, Outcome, Reply, Request,
+    self, CheckPhase, CheckReply, ErrorBody, ErrorCode, Event, EventName, Held, Outcome, Reply, Request,
 };
 
 type Result<T> = std::result::Result<T, ErrorBody>;
@@ -265,8 +265,7 @@ fn changes(count: usize) -> String {
 }
 
 fn record(name: EventName, message: String, asker: &Asker, project: &Project) -> Result<()> {
-    let message = message.chars().take(NAME_CHARACTERS_MAX).collect();
-    let event = answers::asked_event(name, message, asker, project);
+    let event = answers::asked_event(name, protocol::name_of(&message), asker, project);
     project.overlay.store().record(&event).map_err(failed)
 }
 

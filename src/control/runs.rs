@@ -7,9 +7,7 @@ use rustix::event::{PollFd, PollFlags};
 use super::rights::{self, is_in_run, same_namespace};
 use super::{Asker, Mounted, Project};
 use crate::overlay::{self, Overlay, Run};
-use crate::protocol::{
-    DirPath, ErrorBody, ErrorCode, LeaveReply, NAME_CHARACTERS_MAX, Op, ProjectPath, Reply, Request, RunReply,
-};
+use crate::protocol::{self, DirPath, ErrorBody, ErrorCode, LeaveReply, Op, ProjectPath, Reply, Request, RunReply};
 use crate::sys::namespace::{Kind, pidfd_of};
 use crate::sys::{process, thread};
 
@@ -30,7 +28,7 @@ pub fn begin(request: &Request, asker: &Asker, project: &Project) -> Result<Repl
         return Err(ErrorBody::new(ErrorCode::NotPermitted, message));
     }
     let end = pidfd_of(asker.pid).map_err(|err| failed(&format!("watch process {}: {err}", asker.pid)))?;
-    let name = request.name.as_deref().unwrap_or(UNNAMED).chars().take(NAME_CHARACTERS_MAX).collect::<String>();
+    let name = protocol::name_of(request.name.as_deref().unwrap_or(UNNAMED));
     let state_dirs = project.overlay.store().dirs().outside(&project.path);
     let state_dirs = state_dirs.map_err(|err| failed(&format!("look where state is: {err}")))?;
     let state_dirs = state_dirs.into_iter().map(DirPath).collect();

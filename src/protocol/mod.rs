@@ -44,7 +44,12 @@ pub const VERSION: u64 = 1;
 pub const REQUEST_BYTES_MAX: usize = 64 << 10;
 
 /// How much of a command a run or a check is named by.
-pub const NAME_CHARACTERS_MAX: usize = 200;
+const NAME_CHARACTERS_MAX: usize = 200;
+
+/// The beginning of a command, which may be longer than any request. Only people read it.
+pub fn name_of(words: &str) -> String {
+    words.chars().take(NAME_CHARACTERS_MAX).collect()
+}
 
 /// The largest reply line, end of line included (SPEC §11). Longer answers come in pages.
 pub const REPLY_BYTES_MAX: usize = 8 << 20;

@@ -17,9 +17,9 @@ use crate::sys::file;
 const REASON: &str = "fettlefs is mounted on this work tree or holds changes of it: see `fettlefs status`";
 
 /// Locks the work tree if that is needed, and takes our own lock away otherwise.
-pub fn lock_while(project: &Path, is_needed: bool) -> io::Result<()> {
+pub fn lock_while(project: &Path, is_needed: impl FnOnce() -> bool) -> io::Result<()> {
     match own_of_linked(project)? {
-        Some(own) if is_needed => lock(&own),
+        Some(own) if is_needed() => lock(&own),
         Some(own) => unlock(&own),
         None => Ok(()),
     }
@@ -77,7 +77,7 @@ mod tests {
         let scratch = tempfile::tempdir().expect("scratch");
         let (tree, own) = linked(scratch.path());
         for is_needed in [false, true, true, false, false] {
-            lock_while(&tree, is_needed).expect("told");
+            lock_while(&tree, || is_needed).expect("told");
             assert_eq!(own.join("locked").exists(), is_needed);
         }
     }
@@ -88,7 +88,7 @@ mod tests {
         let (tree, own) = linked(scratch.path());
         fs::write(own.join("locked"), "mine").expect("a lock");
         for is_needed in [true, false] {
-            lock_while(&tree, is_needed).expect("told");
+            lock_while(&tree, || is_needed).expect("told");
         }
         assert_eq!(fs::read(own.join("locked")).expect("a lock"), b"mine");
     }
@@ -101,9 +101,9 @@ mod tests {
         let other = scratch.path().join("other");
         fs::create_dir(&other).expect("other");
         fs::copy(tree.join(".git"), other.join(".git")).expect("a copied link");
-        lock_while(&other, true).expect("left alone");
+        lock_while(&other, || true).expect("left alone");
         fs::remove_file(own.join("gitdir")).expect("as in a submodule");
-        lock_while(&tree, true).expect("left alone");
+        lock_while(&tree, || true).expect("left alone");
         assert!(!own.join("locked").exists());
     }
 }

@@ -70,8 +70,8 @@ pub(in crate::overlay) fn rights_effects(before: &Meta, after: &Meta) -> impl It
 }
 
 /// Says what was set on a file, for an event.
-pub(in crate::overlay) fn told_of(mode: Option<u32>, owner_too: bool) -> String {
-    match (mode, owner_too) {
+pub(in crate::overlay) fn attributes_set(mode: Option<u32>, owner: bool) -> String {
+    match (mode, owner) {
         (Some(mode), _) => format!("[mode {:03o}]", mode & 0o7777),
         (None, true) => "[owner]".to_owned(),
         (None, false) => "[times]".to_owned(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rustix::fs::{Timespec, UTIME_NOW, UTIME_OMIT};
 
 use super::handles::{HandleId, OpenFile};
-use super::inode::{Inode, told_of};
+use super::inode::{Inode, attributes_set};
 use super::set_id::without_set_id;
 use crate::model::{RelPath, Timestamp};
 use crate::overlay::error::Context;
@@ -119,8 +119,9 @@ impl Overlay {
     /// A mode set on a held change belongs to it; times do not (SPEC §4.7).
     fn attributes_settled(&self, target: &Inode, set: &SetAttributes, caller: &Caller) -> Result<()> {
         let Some(path) = &target.path else { return Ok(()) };
-        let what = told_of(set.mode, set.uid.or(set.gid).is_some());
-        let times_only = set.mode.is_none() && set.uid.or(set.gid).is_none();
+        let owner = set.uid.or(set.gid).is_some();
+        let what = attributes_set(set.mode, owner);
+        let times_only = set.mode.is_none() && !owner;
         let after = target.meta()?;
         match target.entry {
             Some(_) if times_only => {}

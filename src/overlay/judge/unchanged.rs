@@ -8,7 +8,7 @@ use super::settle::Settled;
 use super::side::Side;
 use crate::model::{BackupKind, RelPath, Timestamp};
 use crate::overlay::error::Context;
-use crate::overlay::files::inode::{rights_effects, told_of};
+use crate::overlay::files::inode::{attributes_set, rights_effects};
 use crate::overlay::{Overlay, Result, State};
 use crate::protocol::EventName;
 use crate::store::{Durability, Effect, Epilogue, EventDraft, Fate, FileLooks, Landing, PathEffect, UpperRow, Writer};
@@ -23,7 +23,7 @@ impl Overlay {
         let path = job.row.path();
         if !self.brings_older(job) {
             self.give_looks(&job.row, new, present)?;
-            self.record_rights(path, present.meta, actor)?;
+            self.record_rights(path, (present.meta, new.meta), actor)?;
         }
         if let (true, Some(below)) = (job.synced, &present.file) {
             self.sync_name(path, below)?;
@@ -122,20 +122,27 @@ impl Overlay {
         }
     }
 
-    /// Records that the file was given other rights than it had `before`, with no byte changed.
-    fn record_rights(&self, path: &RelPath, before: Option<Meta>, actor: &Writer) -> Result<()> {
-        let Some((before, after)) = before.zip(self.meta_below(path)?) else { return Ok(()) };
-        // Otherwise somebody else has saved the file.
-        if before.key() != after.key() {
+    /// Records that the file was `given` other rights than it had `before`, with no byte changed.
+    fn record_rights(
+        &self,
+        path: &RelPath,
+        (before, given): (Option<Meta>, Option<Meta>),
+        actor: &Writer,
+    ) -> Result<()> {
+        let Some((before, given)) = before.zip(given) else { return Ok(()) };
+        if rights_effects(&before, &given).next().is_none() {
             return Ok(());
         }
-        let effects = rights_effects(&before, &after).map(|effect| PathEffect::on(path, effect, Some(&after)));
-        let mut effects = effects.peekable();
-        if effects.peek().is_none() {
+        // If there is another file, somebody else has saved it.
+        let Some(after) = self.meta_below(path)?.filter(|after| after.key() == before.key()) else { return Ok(()) };
+        // Not all of them can be given by everybody.
+        let effects: Vec<_> = rights_effects(&before, &after).collect();
+        if effects.is_empty() {
             return Ok(());
         }
         let mode = (before.mode != after.mode).then_some(after.mode);
-        self.record_structure(path, told_of(mode, true), effects, Vec::new(), actor)
+        let effects = effects.into_iter().map(|effect| PathEffect::on(path, effect, Some(&after)));
+        self.record_structure(path, attributes_set(mode, true), effects, Vec::new(), actor)
     }
 
     /// True if a file older than the session goes by being renamed here.
