@@ -113,8 +113,10 @@ impl Overlay {
         let goes_along = !goes_by_review(from) && from.action != Action::Pass;
         let takes_along = goes_along.then(|| (from.path.clone(), meta.stamp()));
         // If the target is lower's alone, it gives way when this is judged, and the database need not know of that
-        // before; unless the going of the source is judged by itself, afterwards.
-        let saved = goes_by_review(from) || taken.gives_way.stands().is_some();
+        // before; unless the going of the source is judged by itself, afterwards, or something is put back at the target
+        // first (`put_back.rs`), which records what stands there without what hides the source.
+        let is_put_back = || Ok::<_, Error>(self.went_from(&to.path)?.is_some());
+        let saved = goes_by_review(from) || taken.gives_way.stands().is_some() || is_put_back()?;
         let recorded = if saved { Recorded::Row } else { Recorded::Nothing };
         let entry = Upper { recorded, synced, takes_along, ..Upper::written(taken.row) };
         let (hiding, gives_way, epilogue) = (Some(hiding), taken.gives_way, Epilogue::default());

@@ -9,9 +9,9 @@
 //! FETTLE_CRASH=N (`scripts/crashpoints`) the recovery is killed after each N-th of them, and fifty files are confirmed.
 //! Each scenario has a process of its own, in which nothing else runs, so that it can fork.
 //!
-//! Some acts are several landings: a held file renamed over another, a file over one of several names of a held one, the
-//! exchange of two files, and the rename of a directory of which a file is lifted (`overlay/names/carry.rs`). The view is
-//! all old or all new then, and each path below by itself (`Rule::EachPath`).
+//! Some acts are several landings: a held file renamed over another, a file over one of several names of a held one, one to
+//! where a held file had been, the exchange of two files, and the rename of a directory of which a file is lifted
+//! (`overlay/names/carry.rs`). The view is all old or all new then, and each path below by itself (`Rule::EachPath`).
 
 use std::path::Path;
 

@@ -699,6 +699,18 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         precious: &["other 99\n", "newer 99\n", "made 2\n"],
     },
     Scenario {
+        name: "a file made a moment ago is renamed to where a held file had been",
+        rule: Rule::EachPath,
+        ready: |bench| {
+            bench.put("b", &lines("other", 100));
+            bench.save("b", &lines("newer", 100));
+            bench.rename("b", "b~");
+            bench.save("a", &lines("made", 3));
+        },
+        act: |bench| rename(bench, "a", "b"),
+        precious: &["other 99\n", "newer 99\n", "made 2\n"],
+    },
+    Scenario {
         name: "a gated file is renamed over another",
         rule: Rule::EachPath,
         ready: |bench| {
