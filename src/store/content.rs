@@ -74,6 +74,7 @@ impl super::Store {
     /// Keeps the file of an upper entry by giving it one more name, for a disk that is too full for a copy. Nothing may
     /// write to it from then on. Returns `None` if kept content stands on another file system.
     pub fn stage_by_name(&self, id: UpperId, digest: Digest, size: u64) -> Result<Option<StagedContent>> {
+        self.begin_generation()?;
         let doing = || format!("keep {size} bytes of content by name");
         // Before the content has its name: from here on no purge takes the name away.
         self.note_use(digest);
@@ -134,6 +135,7 @@ impl super::Store {
         size: u64,
         copy_content: impl FnOnce(&File, &File) -> io::Result<()>,
     ) -> Result<StagedContent> {
+        self.begin_generation()?;
         let doing = || format!("keep {size} bytes of content");
         let temp = self.dirs.content_place(&passing_name());
         let copy = temp.create(OFlags::RDWR, Mode::RUSR | Mode::WUSR).map(File::from).doing(doing)?;

@@ -145,6 +145,8 @@ pub struct Store {
     /// A leaf.
     followers: Followers,
     room: Arc<Room>,
+    /// True until the session makes its first file, once it has recovered. Taken before `database`.
+    begins_generation: Mutex<bool>,
     /// True once the database has recorded in which boot this process makes temporary names. Taken before `database`.
     boot_noted: Mutex<bool>,
 }
@@ -170,6 +172,7 @@ impl Store {
             purging: Purging::default(),
             followers: Followers::default(),
             room: Arc::default(),
+            begins_generation: Mutex::default(),
             boot_noted: Mutex::default(),
             left_over: Mutex::default(),
             in_passing: Mutex::default(),
@@ -227,7 +230,7 @@ impl Store {
         self.in_passing.lock().remove(&id);
     }
 
-    /// Returns a number for an upper entry that has no content of its own: a whiteout, a symlink, a directory.
+    /// Returns a number for an upper entry that has no file, as a whiteout.
     pub fn reserve_upper(&self) -> UpperId {
         self.database.lock().next_upper()
     }

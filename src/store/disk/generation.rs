@@ -1,9 +1,11 @@
 //! Tells a database that was put back from an older copy.
 //!
 //! Such a database knows nothing of what was held and kept since, and recovery would take the files of that for left
-//! over. So there is a counter, the generation, in the database and in a file beside it, and each start raises both once
-//! it has recovered. If that of the file is newer, or that of an upper file is, nothing is removed for having no row: it
-//! is set aside in [`LOST_AND_FOUND`], where it is until a person removes it.
+//! over. So there is a counter, the generation, in the database and in a file beside it, and each session raises both
+//! before it makes its first file. If that of the file is newer, or that of an upper file is, nothing is removed for
+//! having no row: it is set aside in [`LOST_AND_FOUND`], where it is until a person removes it.
+//!
+//! A session that makes no file, as most commands without a mount, need not wait for the disk.
 //!
 //! The numbers of upper files begin with the generation in which they were given. So none is given twice, whatever a
 //! database has forgotten, and an old row never gets the content of another change.
@@ -115,14 +117,33 @@ impl Store {
         Ok(generation_beside(self.dirs.state(), self.dirs.describe()).max(uppers.unwrap_or(0)))
     }
 
-    /// Called once nothing is left that a next recovery would take for left over. From then on numbers are this one's.
-    pub(in crate::store) fn raise_generation(&self) -> Result<()> {
+    /// Called once nothing is left that a next recovery would take for left over: the first file that is made begins a
+    /// generation.
+    pub(in crate::store) fn expect_generation(&self) {
+        *self.begins_generation.lock() = true;
+    }
+
+    /// Called before a file is made. From then on numbers are those of this session's generation.
+    pub(in crate::store) fn begin_generation(&self) -> Result<()> {
+        let mut begins = self.begins_generation.lock();
+        if *begins {
+            self.vitally(|| self.raise_generation())?;
+            *begins = false;
+        }
+        Ok(())
+    }
+
+    fn raise_generation(&self) -> Result<()> {
         let newest = self.newest_file()?.max(generation_in(self.database.lock().reader())?);
         let raised = newest.saturating_add(1).min(GENERATION_MAX);
         self.unsynced.sync()?;
-        self.database.lock().write_durably(|tx| settings::set(tx, GENERATION, &raised.to_string()))?;
-        // Without it a database that is put back may not be noticed, which is no reason not to start.
-        if let Err(err) = self.vitally(|| note_beside(self.dirs.state(), self.dirs.describe(), raised)) {
+        {
+            let mut database = self.database.lock();
+            database.write_durably(|tx| settings::set(tx, GENERATION, &raised.to_string()))?;
+            database.pass_used_numbers(&self.dirs)?;
+        }
+        // Without it a database that is put back may not be noticed, which is no reason to refuse what a program writes.
+        if let Err(err) = note_beside(self.dirs.state(), self.dirs.describe(), raised) {
             log::warn!("{err}");
         }
         Ok(())

@@ -89,7 +89,7 @@ impl Store {
         let mut recovered = Recovered::default();
         // If disk space has to be freed first, recovery goes on from where it was.
         self.vitally(|| self.recover_once(lower, &mut recovered))?;
-        self.database.lock().pass_saved_uppers(&self.dirs)?;
+        self.database.lock().pass_used_numbers(&self.dirs)?;
         Ok(recovered)
     }
 
@@ -119,7 +119,10 @@ impl Store {
             }
         };
         // While something stays, the next start must not take it for left over either.
-        if is_cleared { self.raise_generation() } else { Ok(()) }
+        if is_cleared {
+            self.expect_generation();
+        }
+        Ok(())
     }
 
     /// Removes what landings could not remove, at a time when none is under way.

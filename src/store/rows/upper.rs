@@ -392,14 +392,14 @@ impl UpperRow {
 impl Store {
     /// Makes an empty file of upper content that is going to have `mode`.
     pub fn create_upper(&self, mode: u32) -> Result<UpperFile<'_>> {
-        let new = self.new_upper();
+        let new = self.new_upper()?;
         let file = self.dirs.create_stage_file(new.id, mode)?;
         Ok(UpperFile { new, file })
     }
 
     /// Makes a symlink of upper content.
     pub fn create_upper_symlink(&self, target: &OsStr) -> Result<NewUpper<'_>> {
-        let new = self.new_upper();
+        let new = self.new_upper()?;
         let place = self.dirs.stage_place(new.id);
         place.make_symlink(target).doing(|| format!("make upper symlink {}", new.id))?;
         self.unsynced.note_names();
@@ -418,7 +418,7 @@ impl Store {
 
     /// Makes a directory, FIFO, socket or device of upper content, private until it is given its mode.
     pub fn create_upper_node(&self, kind: FileKind, device: u64) -> Result<NewUpper<'_>> {
-        let new = self.new_upper();
+        let new = self.new_upper()?;
         let place = self.dirs.stage_place(new.id);
         let made = match kind == FileKind::Directory {
             true => place.make_dir(Mode::RWXU),
@@ -429,10 +429,11 @@ impl Store {
         Ok(new)
     }
 
-    fn new_upper(&self) -> NewUpper<'_> {
+    fn new_upper(&self) -> Result<NewUpper<'_>> {
+        self.begin_generation()?;
         let id = self.reserve_upper();
         self.in_passing.lock().insert(id);
-        NewUpper { store: self, id, is_kept: false }
+        Ok(NewUpper { store: self, id, is_kept: false })
     }
 
     pub fn load_upper(&self) -> Result<Vec<UpperRow>> {

@@ -132,7 +132,24 @@ fn a_state_of_before_there_were_generations_is_swept_as_before() {
     let mut bench = Bench::new();
     let left = bench.leave_over();
     assert_eq!((left.to_string(), bench.state("generation").exists()), ("1".to_owned(), false));
-    assert_eq!((bench.recover().unwrap().swept, bench.state("generation").exists()), (1, true));
+    assert_eq!((bench.recover().unwrap().swept, bench.state("generation").exists()), (1, false));
+    assert_eq!(
+        (bench.leave_over().to_string(), bench.state("generation").exists()),
+        (((1_i64 << 32) + 1).to_string(), true)
+    );
+}
+
+#[test]
+fn a_session_that_makes_no_file_is_of_no_generation_of_its_own() {
+    let mut bench = Bench::new();
+    bench.recover().unwrap();
+    bench.save("before");
+    let generation = |bench: &Bench| std::fs::read_to_string(bench.state("generation")).unwrap();
+    assert_eq!(generation(&bench), "1");
+    bench.recover().unwrap();
+    assert_eq!(generation(&bench), "1");
+    bench.keep_large();
+    assert_eq!(generation(&bench), "2");
 }
 
 /// Where the file went back with the database, as with a copy of the whole directory over it, the numbers tell.
@@ -140,6 +157,7 @@ fn a_state_of_before_there_were_generations_is_swept_as_before() {
 fn upper_files_of_a_newer_generation_are_known_by_their_numbers() {
     let mut bench = Bench::new();
     bench.recover().unwrap();
+    bench.save("before");
     let copy = bench.copy_database();
     std::fs::copy(bench.state("generation"), bench.path("older")).unwrap();
     bench.recover().unwrap();
