@@ -62,18 +62,6 @@ enum Reversed {
     NodeComesBack(NodeLooks),
 }
 
-impl Reversed {
-    fn effect(&self, path: &RelPath) -> PathEffect {
-        let effect = match self {
-            Self::Goes(was) if was.is_dir() => Effect::DirRemoved(DirLooks::of(was)),
-            Self::Goes(was) => Effect::SpecialRemoved(NodeLooks::of(was)),
-            Self::DirComesBack(_) => Effect::DirMade,
-            Self::NodeComesBack(_) => Effect::SpecialMade,
-        };
-        PathEffect::new(path, effect)
-    }
-}
-
 impl Overlay {
     /// Reverses all of an operation, durably, or none of it. Its changes that are still held go from the view; those that
     /// were confirmed stay, and a notice says so.
@@ -145,16 +133,14 @@ impl Overlay {
         }
     }
 
-    /// Refuses if something else stands at a path than what the operation was done to. A landing gives a file another
-    /// inode, so of a file or symlink with another inode only the log can tell.
+    /// Refuses if something else stands at a path than what the operation was done to. Of another inode only the log can
+    /// tell.
     pub(super) fn check_is_same(&self, done: &PathEffect, there: &Meta, operation: &Operation) -> Reviewed<()> {
         let path = &done.path;
         if done.inode.is_none_or(|inode| inode.may_be(there, self.births)) {
             return Ok(());
         }
-        let may_have_landed = there.kind.has_content();
-        let was_taken_away = || self.store.was_taken_away(operation, path);
-        match may_have_landed && !was_taken_away().map_err(|err| failed(path, &err.into()))? {
+        match self.store.stands_for(operation, path, there, self.births).map_err(|err| failed(path, &err.into()))? {
             true => Ok(()),
             false => Err(something_else(path)),
         }
@@ -239,7 +225,7 @@ impl Overlay {
         if how.review.dry_run {
             return Ok(vec![outcome]);
         }
-        let event = undone_event(self, path, operation, how).doing([reversed.effect(path)]);
+        let event = undone_event(self, path, operation, how);
         let landed = self.land_reversed(path, reversed, event).map_err(|err| match err {
             Error::Store(store::Error::Conflict { path }) => changed_meanwhile(&path),
             other => not_undone(path, &other),
@@ -251,22 +237,26 @@ impl Overlay {
 
     fn land_reversed(&self, path: &RelPath, reversed: &Reversed, event: EventDraft) -> Result<Landed> {
         let mut landing = Landing::new(&self.store, Durability::Synced);
-        let anchor = match reversed {
+        let effects = match reversed {
             Reversed::Goes(was) => {
                 landing.remove(&self.lower, path, was.stamp())?;
-                self.state.lock().past.left(path)
+                vec![PathEffect::new(path, removed(was))]
             }
             Reversed::DirComesBack(looks) => {
                 landing.make_dir(&self.lower, path, *looks)?;
-                Some(self.state.lock().past.made(path, None))
+                landing.newly_made()?
             }
             Reversed::NodeComesBack(looks) => {
-                landing.place(&self.lower, path, None, &NewContent::Node { looks: *looks, like: None })?;
-                Some(self.state.lock().past.made(path, None))
+                let made = landing.place(&self.lower, path, None, &NewContent::Node { looks: *looks, like: None })?;
+                vec![PathEffect::on(path, Effect::SpecialMade, Some(&made))]
             }
         };
+        let anchor = match reversed {
+            Reversed::Goes(_) => self.state.lock().past.left(path),
+            Reversed::DirComesBack(_) | Reversed::NodeComesBack(_) => Some(self.state.lock().past.made(path, None)),
+        };
         let anchors: Vec<Anchor> = anchor.into_iter().collect();
-        let events = vec![event];
+        let events = vec![event.doing(effects)];
         let promised = landing.promise(Epilogue { anchors: anchors.clone(), events, ..Epilogue::default() })?;
         let applied = {
             let mut state = self.state.lock();
@@ -481,6 +471,14 @@ pub(super) fn undone_event(overlay: &Overlay, path: &RelPath, operation: &Operat
     overlay.event(EventName::Undone, path).asked_by(&how.review.by).with(|event| {
         event.message = Some(operations::undoes(operation.id));
     })
+}
+
+/// The effect of removing an entry without content.
+fn removed(was: &Meta) -> Effect {
+    match was.is_dir() {
+        true => Effect::DirRemoved(DirLooks::of(was)),
+        false => Effect::SpecialRemoved(NodeLooks::of(was)),
+    }
 }
 
 pub(super) fn structure_outcome(path: &RelPath) -> Outcome {

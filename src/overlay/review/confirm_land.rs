@@ -64,7 +64,7 @@ impl Overlay {
             names.try_for_each(|name| landing.make_parents(&self.lower, name))?;
         }
         self.stage_confirmed(landable, landing, by)?;
-        self.confirmed_epilogue(landable, landing.newly_made(), epilogue, by)
+        self.confirmed_epilogue(landable, landing.newly_made()?, epilogue, by)
     }
 
     /// Names the program that wrote to a change while it was being copied, as for a write that is found afterwards.

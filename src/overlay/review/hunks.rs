@@ -234,7 +234,7 @@ impl Overlay {
             event.sha256 = content.map(|kept| kept.digest);
             event.bytes = Some(landed.size);
         });
-        let effects = landing.newly_made().into_iter().chain([PathEffect::new(path, effect)]);
+        let effects = landing.newly_made()?.into_iter().chain([PathEffect::new(path, effect)]);
         epilogue.events.push(event.doing(effects));
         Ok((landing, epilogue, backup))
     }

@@ -1369,6 +1369,47 @@ fn what_has_taken_the_place_of_something_is_not_undone_in_its_stead() {
 }
 
 #[test]
+fn what_an_undo_has_made_again_is_what_was_there_before() {
+    let mut bench = Bench::new();
+    bench.make_dir("q", 0o755);
+    let made = bench.latest();
+    bench.remove_dir("q");
+    bench.undo_latest();
+    bench.undo(&made).unwrap();
+    assert!(!bench.lower_path("q").exists());
+
+    bench.put("src/deep/x", "x\n");
+    bench.rename("src", "lib");
+    let renamed = bench.latest();
+    bench.unlink("lib/deep/x");
+    bench.remove_dir("lib/deep");
+    bench.remove_dir("lib");
+    let removed = bench.latest();
+    std::fs::create_dir(bench.lower_path("lib")).unwrap();
+    bench.refused(&renamed, ErrorCode::Conflict, "something else is there now");
+    std::fs::remove_dir(bench.lower_path("lib")).unwrap();
+    bench.undo(&removed).unwrap();
+    bench.undo(&renamed).unwrap();
+    assert_eq!((bench.lower("src/deep/x").as_deref(), bench.lower_path("lib").exists()), (Some("x\n"), false));
+
+    bench.view().mknod(ROOT, OsStr::new("pipe"), libc::S_IFIFO | 0o600, 0, &ME).unwrap();
+    let made = bench.latest();
+    bench.unlink("pipe");
+    bench.undo_latest();
+    bench.undo(&made).unwrap();
+    assert!(!bench.lower_path("pipe").exists());
+
+    bench.link("src/deep/x", "further");
+    let linked = bench.latest();
+    bench.save("temp", "y\n");
+    bench.rename("temp", "further");
+    bench.undo_latest();
+    bench.undo(&linked).unwrap();
+    assert_eq!((bench.lower("src/deep/x").as_deref(), bench.lower("further")), (Some("x\n"), None));
+    bench.assert_sound();
+}
+
+#[test]
 fn an_exchange_that_stands_reversed_is_undone_already() {
     let mut bench = Bench::new();
     bench.put("d/x", "x\n");

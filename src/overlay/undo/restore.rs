@@ -262,11 +262,13 @@ impl Overlay {
         }
     }
 
+    /// True if nothing is lost with one more name of `of`: the content lives on under that or some other name. An undo
+    /// that brought the name back made it a copy.
     fn is_link_of(&self, present: &Side, of: &RelPath) -> Result<bool> {
-        let of = self.meta_below(of)?;
-        let is_same = present.meta.zip(of).is_some_and(|(meta, of)| meta.number() == of.number());
-        // Its content lives on under some other name.
-        Ok(is_same || present.meta.is_some_and(|meta| meta.links > 1))
+        match present.meta {
+            Some(meta) if meta.links == 1 => Ok(present.same_as(&self.present_side(of)?)?),
+            Some(_) | None => Ok(present.exists()),
+        }
     }
 
     /// What is to be at a path again, before it gets its looks.
@@ -370,7 +372,7 @@ impl Overlay {
             }
             self.dress(file)?;
             self.stage_restored(file, landing, how)?;
-            let mut effects = landing.newly_made();
+            let mut effects = landing.newly_made()?;
             effects.push(PathEffect::new(file.path, file.effect()?));
             let event = undone_event(self, file.path, operation, how).doing(effects).with(|event| {
                 event.sha256 = file.new.digest;
@@ -382,9 +384,9 @@ impl Overlay {
         }
         for (path, looks) in &plan.specials_made {
             landing.make_parents(&self.lower, path)?;
-            landing.place(&self.lower, path, None, &NewContent::Node { looks: *looks, like: None })?;
-            let mut effects = landing.newly_made();
-            effects.push(PathEffect::new(path, Effect::SpecialMade));
+            let made = landing.place(&self.lower, path, None, &NewContent::Node { looks: *looks, like: None })?;
+            let mut effects = landing.newly_made()?;
+            effects.push(PathEffect::on(path, Effect::SpecialMade, Some(&made)));
             epilogue.events.push(undone_event(self, path, operation, how).doing(effects));
             epilogue.anchors.push(self.state.lock().past.made(path, None));
         }
@@ -403,7 +405,7 @@ impl Overlay {
             epilogue.events.push(undone_event(self, dir, operation, how).doing(effect));
         }
         if let Some((dir, _)) = plan.dirs_made.first() {
-            let rest = landing.newly_made();
+            let rest = landing.newly_made()?;
             if !rest.is_empty() {
                 epilogue.events.push(undone_event(self, dir, operation, how).doing(rest));
             }

@@ -138,7 +138,7 @@ impl Overlay {
         let mut contents = Vec::new();
         for one in rolling.iter_mut() {
             let effect = self.stage_rollback(one, how, &mut landing)?;
-            let mut effects = landing.newly_made();
+            let mut effects = landing.newly_made()?;
             effects.push(PathEffect::new(one.path, effect));
             let restored = one.restored()?;
             contents.push(restored);

@@ -325,9 +325,13 @@ impl<'a> Landing<'a> {
     }
 
     /// Returns what directories were made since the last call, parents first.
-    pub fn newly_made(&mut self) -> Vec<PathEffect> {
+    pub fn newly_made(&mut self) -> Result<Vec<PathEffect>> {
         let told = std::mem::replace(&mut self.made_told, self.work.made.len());
-        self.work.made[told..].iter().map(|made| PathEffect::new(&made.path, Effect::DirMade)).collect()
+        let effect = |Made { path, place }: &Made| {
+            let meta = place.stat().doing(|| format!("stat {path}"))?;
+            Ok(PathEffect::on(path, Effect::DirMade, meta.as_ref()))
+        };
+        self.work.made[told..].iter().map(effect).collect()
     }
 
     /// True if a step puts a directory at `path`.

@@ -221,7 +221,9 @@ impl PathEffect {
         match &self.effect {
             Effect::Renamed { from, .. } => path.is_within(from),
             Effect::Exchanged { with, .. } => path.is_within(&self.path) || path.is_within(with),
-            Effect::Content { after: None, .. } => self.path == *path,
+            Effect::Content { after: None, .. } | Effect::DirRemoved(_) | Effect::SpecialRemoved(_) => {
+                self.path == *path
+            }
             _ => false,
         }
     }
@@ -261,13 +263,19 @@ impl Operation {
 }
 
 impl Store {
-    /// True if, by the log, the operation's object is no longer at `path`, taken away by an operation that still stands.
-    pub fn was_taken_away(&self, operation: &Operation, path: &RelPath) -> Result<bool> {
+    /// True if, by the log, what is `there` is what the operation left at a path, though as another inode: a landing gives
+    /// a file one, and an undo gives one to what it makes again. Not if an operation that still stands took that away.
+    pub fn stands_for(&self, operation: &Operation, path: &RelPath, there: &Meta, births: Births) -> Result<bool> {
         let history = self.history()?;
         let since = || history.iter().take_while(|(event, _)| event.seq > operation.id.first_event());
         let undone = undone_in(since().map(|(event, _)| event));
-        let mut standing = since().filter(|(event, _)| of_event(event).is_none_or(|by| !undone.contains(&by)));
-        Ok(standing.any(|(_, effects)| effects.iter().any(|done| done.takes_away(path))))
+        let standing = || since().filter(|(event, _)| of_event(event).is_none_or(|by| !undone.contains(&by)));
+        let was_taken_away = standing().any(|(_, effects)| effects.iter().any(|done| done.takes_away(path)));
+        let makes =
+            |done: &PathEffect| done.path == *path && done.inode.is_some_and(|inode| inode.may_be(there, births));
+        let is_made_again =
+            || standing().any(|(event, effects)| event.event == EventName::Undone && effects.iter().any(makes));
+        Ok(!was_taken_away && (there.kind.has_content() || is_made_again()))
     }
 
     /// Returns `None` if there is no such operation, or its events are gone. One that only held something has no effects.
