@@ -148,7 +148,8 @@ pub fn content_of(path: &RelPath, asker: &Asker, project: &Project, access: File
         let why = format!("it has {} bytes, the limit is {FILE_BYTES_MAX}: open the file itself", meta.size);
         return Err(refused_at(path, ErrorCode::TooLarge, &why));
     }
-    let bytes = file::read_all(&file).map_err(|err| refused_at(path, ErrorCode::Io, &format!("read it: {err}")))?;
+    let bytes = file::read_all(&file, FILE_BYTES_MAX)
+        .map_err(|err| refused_at(path, ErrorCode::Io, &format!("read it: {err}")))?;
     let size = bytes.len();
     String::from_utf8(bytes).map_err(|_| {
         let why = format!("it is not UTF-8 text ({size} bytes): open the file itself");

@@ -63,7 +63,11 @@ impl super::Store {
     fn stage(&self, source: &File, copy: impl FnOnce(&File, &File) -> io::Result<()>) -> Result<StagedContent> {
         let size = source.metadata().doing(|| "stat content to keep".to_owned())?.len();
         if size <= INLINE_BYTES_MAX {
-            return Ok(StagedContent::of(file::read_all(source).doing(|| "read content to keep".to_owned())?));
+            match file::read_about(source, size, INLINE_BYTES_MAX) {
+                // It has grown: it is large by now.
+                Err(err) if file::has_changed_meanwhile(&err) => {}
+                read => return Ok(StagedContent::of(read.doing(|| "read content to keep".to_owned())?)),
+            }
         }
         self.stage_large(source, size, copy).map_err(|err| match err {
             Error::Io { doing, cause } if !file::has_changed_meanwhile(&cause) => Error::Unkept { doing, cause },
@@ -200,7 +204,7 @@ impl super::Store {
             None => Ok(None),
             Some(Found::Inline(bytes)) => Ok(Some(bytes)),
             Some(Found::InFile(file)) => match file.metadata().doing(doing)?.len() {
-                0..=READ_BYTES_MAX => file::read_all(&file).doing(doing).map(Some),
+                0..=READ_BYTES_MAX => file::read_all(&file, READ_BYTES_MAX).doing(doing).map(Some),
                 _ => Ok(None),
             },
         }

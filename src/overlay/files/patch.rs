@@ -22,7 +22,7 @@ use parking_lot::MutexGuard;
 use super::copy_up::{Keep, copy_file};
 use super::handles::{Backing, Handle, HandleId, OpenFile, OpenFlags};
 use super::set_id::drop_set_id;
-use crate::diff::measure;
+use crate::diff::{TEXT_BYTES_MAX, measure};
 use crate::model::{ChangeId, ChangeKind, Digest, Reason, RelPath};
 use crate::overlay::error::Context;
 use crate::overlay::judge::ask::Said;
@@ -135,7 +135,8 @@ impl Overlay {
         let handle = self.handle(open.id).map_err(not_written)?;
         let version = handle.judged().map_or(0, |open| open.version());
         let file = handle.readable();
-        let read = || -> io::Result<(Vec<u8>, Meta)> { Ok((file::read_all(&file)?, Meta::of(file.as_fd())?)) };
+        let read =
+            || -> io::Result<(Vec<u8>, Meta)> { Ok((file::read_all(&file, TEXT_BYTES_MAX)?, Meta::of(file.as_fd())?)) };
         let (old, was) = read().doing(|| format!("read {path}")).map_err(not_written)?;
         match Digest::of(&old) == rewrite.base {
             true => Ok(Writing { overlay: self, rewrite, handle, version, old, was, _open: open }),

@@ -67,12 +67,18 @@ impl Side {
     /// The same for an open file, whose attributes are `meta`.
     fn of_open(file: Arc<File>, meta: Meta) -> std::io::Result<Self> {
         haste::may_take(meta.size)?;
-        let bytes = (meta.size <= TEXT_BYTES_MAX).then(|| file::read_about(&file, meta.size)).transpose()?;
-        let mode = meta.mode;
+        let (meta, bytes) = match meta.size <= TEXT_BYTES_MAX {
+            true => match file::read_about(&file, meta.size, TEXT_BYTES_MAX) {
+                // A program has made it larger at this very moment.
+                Err(err) if file::has_changed_meanwhile(&err) => (Meta::of(file.as_fd())?, None),
+                read => (meta, Some(read?)),
+            },
+            false => (meta, None),
+        };
         Ok(Self {
             kind: Some(FileKind::Regular),
             size: meta.size,
-            mode,
+            mode: meta.mode,
             bytes,
             file: Some(file),
             meta: Some(meta),

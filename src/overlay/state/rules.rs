@@ -443,11 +443,11 @@ pub(in crate::overlay) fn read_below(lower: &Tree, path: &str, bytes_max: u64) -
 /// A regular file's content; `None` if there is nothing, or something that is not a regular file.
 fn read_path(lower: &Tree, path: &RelPath, bytes_max: u64) -> std::io::Result<Option<Vec<u8>>> {
     match lower.stat(path)? {
-        Some(meta) if meta.is_file() && meta.size <= bytes_max => {
-            let fd = lower.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK)?;
-            file::read_all(&std::fs::File::from(fd)).map(Some)
+        Some(meta) if meta.is_file() => {
+            let file = std::fs::File::from(lower.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK)?);
+            // Something else may have been put there meanwhile.
+            file.metadata()?.is_file().then(|| file::read_all(&file, bytes_max)).transpose()
         }
-        Some(meta) if meta.is_file() => Err(std::io::Error::other(format!("larger than {bytes_max} bytes"))),
         _ => Ok(None),
     }
 }

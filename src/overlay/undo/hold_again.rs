@@ -279,7 +279,7 @@ impl Overlay {
         use std::os::unix::ffi::OsStrExt;
         let owner = (Some(version.uid), Some(version.gid));
         if *what == What::Symlink {
-            let target = file::read_all(content)?;
+            let target = file::read_all(content, file::TARGET_BYTES_MAX)?;
             let new = self.store.create_upper_symlink(std::ffi::OsStr::from_bytes(&target))?;
             let place = self.store.upper_place(new.id());
             place.set_owner(owner.0, owner.1)?;

@@ -317,7 +317,7 @@ impl Overlay {
 
     pub(super) fn symlink_side(&self, target: &File, looks: &Version) -> Result<Side> {
         use std::os::unix::ffi::OsStrExt;
-        let target = file::read_all(target).doing(|| "read a symlink's target".to_owned())?;
+        let target = file::read_all(target, file::TARGET_BYTES_MAX).doing(|| "read a symlink's target".to_owned())?;
         let like = Meta::of(self.lower.root()).doing(|| "stat the project".to_owned())?;
         let now = file::now();
         let (kind, uid, gid) = (FileKind::Symlink, looks.uid, looks.gid);

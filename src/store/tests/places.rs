@@ -32,7 +32,7 @@ impl Bench {
 
     fn assert_has(&self, (row, digest): &(UpperRow, Digest)) {
         assert_eq!(self.store().load_upper().unwrap(), std::slice::from_ref(row));
-        assert_eq!(file::read_all(&self.store().read_upper(row.id).unwrap()).unwrap(), b"held\n");
+        assert_eq!(file::read_all(&self.store().read_upper(row.id).unwrap(), 64).unwrap(), b"held\n");
         assert_eq!(self.store().content(*digest).unwrap(), Some(vec![7; 100_000]));
     }
 }
@@ -135,7 +135,7 @@ fn a_start_that_finds_no_directory_of_its_own_where_content_is_makes_none() {
         back(&bench);
         bench.store = Some(open(&bench).unwrap());
         assert!(bench.store().recover(&bench.lower).unwrap().is_nothing());
-        assert_eq!(file::read_all(&bench.store().read_upper(row).unwrap()).unwrap(), b"held");
+        assert_eq!(file::read_all(&bench.store().read_upper(row).unwrap(), 64).unwrap(), b"held");
         assert_eq!(bench.store().content(digest).unwrap(), Some(vec![7; 100_000]));
 
         bench.store = None;

@@ -63,7 +63,7 @@ fn what_an_older_database_does_not_tell_of_is_set_aside_and_told() {
     assert_eq!((&recovered.set_aside[..], recovered.swept), (&aside[..], 0));
     assert_eq!(std::fs::read(bench.state(&aside[0])).unwrap(), b"since");
     assert_eq!(std::fs::read(bench.state(&aside[1])).unwrap(), [7; 100_000]);
-    assert_eq!(file::read_all(&bench.store().read_upper(before).unwrap()).unwrap(), b"before");
+    assert_eq!(file::read_all(&bench.store().read_upper(before).unwrap(), 64).unwrap(), b"before");
     let events = bench.store().events_since(0).unwrap();
     let told = events.iter().filter_map(|event| event.message.as_deref()).collect::<String>();
     assert!(told.contains("2 files") && aside.iter().all(|name| told.contains(name)), "{told}");

@@ -44,28 +44,31 @@ const COPIES_MAX: usize = 4;
 /// first.
 const SMALL_BYTES_MAX: u64 = 64 << 10;
 
+/// The longest target that a symlink can have.
+pub const TARGET_BYTES_MAX: u64 = libc::PATH_MAX as u64;
+
 /// Reads a regular file by a name that may lead through symlinks. If something else has been put there, a FIFO say, that
 /// is an error and is not waited for.
 pub fn read_named(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let flags = fs::OFlags::NONBLOCK | fs::OFlags::NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)?;
-    let facts = file.metadata()?;
-    if !facts.is_file() {
+    if !file.metadata()?.is_file() {
         return Err(io::Error::other("not a file"));
     }
-    if facts.len() > bytes_max {
-        return Err(io::Error::other(format!("larger than {bytes_max} bytes")));
+    read_all(&file, bytes_max)
+}
+
+/// All bytes of a file, from its beginning, whatever its offset. An error if there are more than `bytes_max`.
+pub fn read_all(file: &File, bytes_max: u64) -> io::Result<Vec<u8>> {
+    match file.metadata()?.len() {
+        size if size <= bytes_max => read_about(file, size, bytes_max),
+        _ => Err(io::Error::other(format!("larger than {bytes_max} bytes"))),
     }
-    read_about(&file, facts.len())
 }
 
-/// All bytes of a file, from its beginning, whatever its offset.
-pub fn read_all(file: &File) -> io::Result<Vec<u8>> {
-    read_about(file, file.metadata()?.len())
-}
-
-/// The same of a file that had `size` bytes a moment ago.
-pub fn read_about(file: &File, size: u64) -> io::Result<Vec<u8>> {
+/// The same of a file that had `size` bytes a moment ago. If it has more than `bytes_max` by now, an error for which
+/// [`has_changed_meanwhile`] is true: no program makes us read without end.
+pub fn read_about(file: &File, size: u64, bytes_max: u64) -> io::Result<Vec<u8>> {
     let size = usize::try_from(size).map_err(io::Error::other)?;
     // With room for one byte more than expected, so that a single read shows that there is no more.
     let mut content = vec![0; size + 1];
@@ -74,6 +77,9 @@ pub fn read_about(file: &File, size: u64) -> io::Result<Vec<u8>> {
         match read_piece(file, &mut content[done..], done as u64)? {
             0 => break,
             count => done += count,
+        }
+        if done as u64 > bytes_max {
+            return Err(changed_meanwhile());
         }
         match content.len() - done {
             0 => content.resize(done + COPY_PIECE_BYTES, 0),
@@ -304,9 +310,15 @@ fn shares_content(from: &File, meta: &Meta, to: &File) -> bool {
 fn copy_bytes(from: &File, before: &Meta, to: &File) -> io::Result<()> {
     let size = before.size;
     if is_small_and_whole(size, before.blocks) {
-        let content = read_about(from, size)?;
-        to.write_all_at(&content, 0)?;
-        return if content.len() as u64 == size { Ok(()) } else { Err(changed_meanwhile()) };
+        return match read_about(from, size, size) {
+            Ok(content) if content.len() as u64 == size => to.write_all_at(&content, 0),
+            Err(err) if !has_changed_meanwhile(&err) => Err(err),
+            // It is longer or shorter by now.
+            Ok(_) | Err(_) => {
+                to.write_all_at(&read_at(from, 0, size as usize)?, 0)?;
+                Err(changed_meanwhile())
+            }
+        };
     }
     let mut offset = 0;
     while let Some((start, end)) = next_data(from, offset, size)? {

@@ -39,7 +39,7 @@ const LAYOUTS: [(u64, Data); 8] = [
 fn a_hole_is_hashed_and_compared_as_the_zeros_that_it_is() {
     for (size, data) in LAYOUTS {
         let (sparse, whole) = (file(size, data), filled(size, data));
-        let want = Digest::of(&read_all(&whole).unwrap());
+        let want = Digest::of(&read_all(&whole, 100 * MIB).unwrap());
         assert_eq!((digest(&sparse).unwrap(), digest(&whole).unwrap()), (want, want), "{size} {data:?}");
         assert!(same_content(&sparse, &whole).unwrap() && same_content(&whole, &sparse).unwrap(), "{size} {data:?}");
         assert!(same_content(&sparse, &file(size, data)).unwrap());
@@ -50,6 +50,21 @@ fn a_hole_is_hashed_and_compared_as_the_zeros_that_it_is() {
             assert!(!same_content(&one, &other).unwrap() && !same_content(&other, &one).unwrap(), "{size} {data:?}");
         }
     }
+}
+
+/// What a program makes of a file, at the moment at which it is read.
+#[test]
+fn no_file_is_read_past_what_was_allowed_for() {
+    let small = filled(10, &[(0, b"begin")]);
+    let before = Meta::of(small.as_fd()).unwrap();
+    small.set_len(1 << 40).unwrap();
+    let err = read_about(&small, 10, 100).unwrap_err();
+    assert!(has_changed_meanwhile(&err), "{err}");
+    assert_eq!(read_all(&small, 100).unwrap_err().to_string(), "larger than 100 bytes");
+    let to = file(0, &[]);
+    let err = copy_bytes(&small, &before, &to).unwrap_err();
+    assert!(has_changed_meanwhile(&err), "{err}");
+    assert_eq!(read_all(&to, 100).unwrap(), b"begin\0\0\0\0\0");
 }
 
 fn copy(of: &File) -> File {
