@@ -37,9 +37,10 @@ impl Overlay {
 
     /// The view must show what the database would show after a restart.
     fn check_memory(&self) -> Result<Vec<Fault>> {
-        let state = self.state.lock();
+        // Before the lock, for which everybody else would wait. What changes in between is no fault at the second look.
         let rows = self.store.load_upper()?;
         let rows: HashMap<UpperId, &UpperRow> = rows.iter().map(|row| (row.id, row)).collect();
+        let state = self.state.lock();
         let mut faults = Vec::new();
         for upper in state.uppers.iter() {
             let held = upper.row.held.as_ref();
@@ -69,6 +70,10 @@ impl Overlay {
     /// The database must know what paths had, too, so that after a restart they are judged by the same. Nothing is
     /// reported while something lands: that is recorded without the lock.
     pub(super) fn check_past(&self) -> Result<Vec<Fault>> {
+        let kept = self.store.load_anchors()?;
+        let kept: HashMap<&RelPath, &Anchor> = kept.iter().map(|anchor| (&anchor.path, anchor)).collect();
+        let mut kept_dirs = MovedDirs::default();
+        kept_dirs.know(self.store.load_moved_dirs()?);
         let state = self.state.lock();
         let mut faults = Vec::new();
         if self.store.is_landing()? {
@@ -77,8 +82,6 @@ impl Overlay {
         let mut tell = |about: String, message: String| {
             faults.push(Fault { kind: FaultKind::Anchor, about, message });
         };
-        let kept = self.store.load_anchors()?;
-        let kept: HashMap<&RelPath, &Anchor> = kept.iter().map(|anchor| (&anchor.path, anchor)).collect();
         for (path, known) in state.past.iter() {
             if kept.get(path).is_none_or(|kept| kept.known != *known) {
                 tell(path.to_string(), format!("had {known:?} in the view, {:?} in the database", kept.get(path)));
@@ -87,10 +90,8 @@ impl Overlay {
         for path in kept.keys().filter(|path| state.past.get(path).is_none()) {
             tell(path.to_string(), format!("had {:?} in the database, nothing in the view", kept[path]));
         }
-        let mut kept = MovedDirs::default();
-        kept.know(self.store.load_moved_dirs()?);
-        if kept != *state.past.dirs() {
-            let message = format!("are {:?} in the view, {kept:?} in the database", state.past.dirs());
+        if kept_dirs != *state.past.dirs() {
+            let message = format!("are {:?} in the view, {kept_dirs:?} in the database", state.past.dirs());
             tell("renamed directories".to_owned(), message);
         }
         Ok(faults)

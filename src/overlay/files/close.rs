@@ -114,7 +114,9 @@ impl Overlay {
         let removed = {
             let mut state = self.state.lock();
             let removed = state.handles.remove(&handle).ok_or(Error::Errno(libc::EBADF))?;
-            state.closing.remove(&removed.node);
+            if removed.access == Access::Write {
+                state.closing.remove(&removed.node);
+            }
             removed
         };
         let open = match &removed.target {

@@ -27,3 +27,16 @@ fn a_release_that_comes_late_is_waited_for_where_nobody_has_the_file_open_any_mo
         answered.recv().unwrap();
     });
 }
+
+#[test]
+fn the_release_of_a_reader_is_not_that_of_the_writer() {
+    let bench = Bench::new();
+    let (entry, opened) =
+        bench.view().create(ROOT, OsStr::new("a"), 0o644, OpenFlags::from_raw(libc::O_WRONLY), &ME).unwrap();
+    let reader = bench.open("a", libc::O_RDONLY).unwrap();
+    bench.view().flush(opened.handle, &ME).unwrap();
+    bench.view().release(reader).unwrap();
+    assert!(bench.view().state.lock().closing.contains_key(&entry.node));
+    bench.view().release(opened.handle).unwrap();
+    assert!(bench.view().state.lock().closing.is_empty());
+}
