@@ -132,10 +132,7 @@ impl Overlay {
             (nodes, arrived)
         };
         drop(claimed);
-        self.drop_replaced(replaced);
-        let parted = self.tell_parted(parted);
-        self.tell_renamed(to, renamed);
-        self.settle_parted(parted, &by)?;
+        self.after_arrival(to, replaced, (renamed, parted), &by)?;
         let settled = self.settle_over(&MovedOver { from, to, upper, whiteout, nodes }, saved, &by)?;
         self.let_source_go(from, whiteout, meta, (upper, settled), &by)
     }
@@ -225,10 +222,7 @@ impl Overlay {
             self.arrive(&mut state, to, arrival, |state| (copy.keep(), state.renamed_to_copy((from, to), copied)))?
         };
         drop(claimed);
-        self.drop_replaced(replaced);
-        let parted = self.tell_parted(parted);
-        self.tell_renamed(to, renamed);
-        self.settle_parted(parted, &by)?;
+        self.after_arrival(to, replaced, (renamed, parted), &by)?;
         // Judged before its old name is: lower may have there what the target had.
         self.settle_moved(copy, &by)?;
         whiteout.map_or(Ok(()), |whiteout| self.settle_moved(whiteout, &by).map(drop))
@@ -379,6 +373,20 @@ impl Overlay {
             }
             false => Ok((enter(state), Parted::default())),
         }
+    }
+
+    /// To be called without a claim: the changes whose names have parted are judged, of which what was claimed may be one.
+    fn after_arrival(
+        &self,
+        to: &End,
+        replaced: Option<UpperId>,
+        (renamed, parted): (Renamed, Parted),
+        by: &Writer,
+    ) -> Result<()> {
+        self.drop_replaced(replaced);
+        let parted = self.tell_parted(parted);
+        self.tell_renamed(to, renamed);
+        self.settle_parted(parted, by)
     }
 
     /// The whiteout for what lower still has at the source's path, once a change has gone on without that name.
@@ -594,10 +602,7 @@ impl Overlay {
         let arrival = Arrival { entry, gives_way: taken.gives_way, hiding, parts: None, epilogue, kept };
         let (renamed, parted) = self.bring(from, to, arrival)?;
         drop(claimed);
-        self.drop_replaced(replaced);
-        let parted = self.tell_parted(parted);
-        self.tell_renamed(to, renamed);
-        self.settle_parted(parted, &by)?;
+        self.after_arrival(to, replaced, (renamed, parted), &by)?;
         // Judged before its old name is: lower may have there what the target had.
         let settled = self.settle_moved(id, &by)?;
         if let (Some(held), Settled::Held(now)) = (ended, &settled) {

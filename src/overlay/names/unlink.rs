@@ -82,7 +82,7 @@ impl Overlay {
         match self.settle_or_deny(id, &by) {
             Ok(_) => Ok(()),
             Err(err) => {
-                self.state.lock().uppers.remove(id);
+                self.shows_again(id);
                 if let Err(second) = self.goes_on_after_all(path) {
                     log::error!(
                         "{path} was written to while it was about to be deleted, and has none of that: {second}"
@@ -103,7 +103,14 @@ impl Overlay {
             return Err(Error::Errno(libc::ESTALE));
         }
         state.uppers.insert(whiteout);
+        state.epoch += 1;
         Ok(id)
+    }
+
+    fn shows_again(&self, whiteout: UpperId) {
+        let mut state = self.state.lock();
+        state.uppers.remove(whiteout);
+        state.epoch += 1;
     }
 
     /// What hides a path of lower, once it is put there.

@@ -46,7 +46,7 @@ pub(in crate::store) struct Checkpointer {
 
 /// What wakes the thread, and what it works with.
 struct Bell {
-    /// What the log refers to must be on disk before the log is.
+    /// What the log refers to is synced before the log.
     unsynced: Arc<Unsynced>,
     reserve: Arc<Reserve>,
     call: Mutex<Call>,

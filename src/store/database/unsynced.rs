@@ -1,5 +1,6 @@
 //! What rows refer to and what is not on disk yet. The rows become durable with the log, so this is synced before the
-//! log.
+//! log. A row that others commit between the two may be on disk without its content for a moment: it has not been told as
+//! durable, and the recovery from a power cut drops it (`disk/boot.rs`).
 //!
 //! The kernel reports a failed sync once and the next one as successful, though what could not be written is in memory
 //! only. So what failed is not synced again: content is copied into another file, and if names could not be synced,
