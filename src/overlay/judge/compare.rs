@@ -10,7 +10,7 @@ use crate::overlay::{Overlay, Result};
 use crate::policy::risk::{self, RiskSide, RiskSubject};
 use crate::policy::rules::{Action, HoldSource, risky_git_config_change};
 use crate::policy::tier::{self, Act, Facts, LandNote, Thresholds, Verdict};
-use crate::store::{AnchorState, Below, Kept, Writer};
+use crate::store::{AnchorState, Below, Held, Kept, UpperRow, Writer};
 use crate::sys::file::{FileKind, Meta};
 
 /// What a change is judged against.
@@ -177,6 +177,23 @@ impl Overlay {
             })
     }
 
+    /// A change keeps the reasons it was held for, except size, which is judged anew (SPEC §4.7), and a burst if it takes
+    /// nothing any more.
+    fn keep_reasons(&self, held: &Held, row: &UpperRow, comparison: &mut Comparison) -> Result<()> {
+        let is_back = comparison.is_back();
+        let is_over = |reason: Reason| reason == Reason::Size || reason == Reason::Burst && is_back;
+        comparison.reasons.extend(held.reasons.iter().copied().filter(|reason| !is_over(*reason)));
+        if row.base.below == Below::Nothing {
+            // This reason came from the directory it was in, and that is looked at anew.
+            comparison.reasons.retain(|reason| *reason != Reason::Parent);
+        }
+        // However small the change is by now, landing it would take away what someone else has put there since (SPEC §9).
+        if !self.is_as_based(row, &mut comparison.present)? {
+            comparison.add(Reason::External);
+        }
+        Ok(())
+    }
+
     /// Gathers every reason to hold that contents and rules give.
     pub(in crate::overlay) fn compare(
         &self,
@@ -201,20 +218,7 @@ impl Overlay {
             present,
         };
         if let Some(held) = &job.row.held {
-            // A change keeps the reasons it was held for, except size, which is judged anew (SPEC §4.7), and a burst if it
-            // takes nothing any more.
-            let is_back = comparison.is_back();
-            let is_over = |reason: Reason| reason == Reason::Size || reason == Reason::Burst && is_back;
-            comparison.reasons.extend(held.reasons.iter().copied().filter(|reason| !is_over(*reason)));
-            if job.row.base.below == Below::Nothing {
-                // This reason came from the directory it was in, and is looked at anew below.
-                comparison.reasons.retain(|reason| *reason != Reason::Parent);
-            }
-            // However small the change is by now, landing it would take away what someone else has put there since
-            // (SPEC §9).
-            if !self.is_as_based(&job.row, &mut comparison.present)? {
-                comparison.add(Reason::External);
-            }
+            self.keep_reasons(held, &job.row, &mut comparison)?;
         }
         if self.is_in_held_dir(&comparison.path) {
             comparison.add(Reason::Parent);

@@ -19,8 +19,8 @@ use crate::overlay::{Error, Overlay, Result, State};
 use crate::policy::tier::LandNote;
 use crate::protocol::{EventName, NEW_FILE};
 use crate::store::{
-    self, Anchor, AnchorState, Applied, Backup, Base, Durability, Effect, Epilogue, Fate, Kept, Landing, NewContent,
-    NodeLooks, PathEffect, Promised, StagedContent, UpperId, UpperRow, Version, What, Writer,
+    self, Anchor, AnchorState, Applied, Backup, Base, Durability, Effect, Epilogue, EventDraft, Fate, Kept, Landing,
+    NewContent, NodeLooks, PathEffect, Promised, StagedContent, UpperId, UpperRow, Version, What, Writer,
 };
 use crate::sys::file::{FileKind, Meta};
 
@@ -65,13 +65,7 @@ impl Overlay {
         });
         let (replaced, judged_against) = match kept {
             Ok(kept) => kept,
-            // Not if the new content was written to during the copy: that writer will have it judged.
-            Err(err)
-                if (is_unkept(&err) || comparison.present.exists() && is_unreadable(&err))
-                    && !job.takes_place
-                    && !self.store.is_halted()
-                    && !self.is_disturbed(job) =>
-            {
+            Err(err) if self.may_wait_unkept(job, comparison, &err) => {
                 log::warn!("keep what {} has below, whose change is held instead: {err}", comparison.path);
                 comparison.add(Reason::Backup);
                 return self.hold(job, comparison, actor);
@@ -105,6 +99,13 @@ impl Overlay {
             self.tell_landed(&comparison.path);
         }
         Ok(Settled::Landed)
+    }
+
+    /// True if a change waits for review because what lower has could not be kept or read. Not if the new content was
+    /// written to during the copy: that writer will have it judged.
+    fn may_wait_unkept(&self, job: &Job, comparison: &Comparison, err: &Error) -> bool {
+        let is_about_lower = is_unkept(err) || comparison.present.exists() && is_unreadable(err);
+        is_about_lower && !job.takes_place && !self.store.is_halted() && !self.is_disturbed(job)
     }
 
     /// Records the landing; the entry needs no row any more.
@@ -389,25 +390,10 @@ impl Overlay {
         actor: &Writer,
     ) -> Result<(Epilogue, Part)> {
         let path = comparison.path.clone();
+        // First: what is `doing` has it, too.
         let digest = comparison.new_digest_if_small()?;
         let part = self.part_of_job(job, &path, actor, doing(comparison, before.0));
-        let measure = comparison.measure;
-        let size = comparison.new.exists().then_some(comparison.new.size);
-        let note = match comparison.note {
-            LandNote::NewFile => Some(NEW_FILE),
-            LandNote::DiffSkipped(diff::Side::Binary) => Some("[diff skipped: binary]"),
-            LandNote::DiffSkipped(_) => Some("[diff skipped: large]"),
-            LandNote::Small if size.is_none() => Some("[deleted]"),
-            LandNote::Small => None,
-        };
-        let event = self.event(EventName::WriteLanded, &path).with(|event| {
-            event.sha256 = digest;
-            event.bytes = size;
-            event.insertions = measure.map(|measure| measure.insertions);
-            event.deletions = measure.map(|measure| measure.deletions);
-            event.message = note.map(str::to_owned);
-            event.operation = part.operation_told();
-        });
+        let event = self.landed_event(comparison, digest, &part);
         let setting = self.policy().settings.window;
         let drop = if job.takes_place { Vec::new() } else { vec![job.row.id] };
         let mut epilogue = Epilogue { drop, ..Epilogue::default() };
@@ -437,6 +423,26 @@ impl Overlay {
             epilogue.drop.extend(state.uppers.at(source));
         }
         Ok((epilogue, part))
+    }
+
+    fn landed_event(&self, comparison: &Comparison, digest: Option<Digest>, part: &Part) -> EventDraft {
+        let measure = comparison.measure;
+        let size = comparison.new.exists().then_some(comparison.new.size);
+        let note = match comparison.note {
+            LandNote::NewFile => Some(NEW_FILE),
+            LandNote::DiffSkipped(diff::Side::Binary) => Some("[diff skipped: binary]"),
+            LandNote::DiffSkipped(_) => Some("[diff skipped: large]"),
+            LandNote::Small if size.is_none() => Some("[deleted]"),
+            LandNote::Small => None,
+        };
+        self.event(EventName::WriteLanded, &comparison.path).with(|event| {
+            event.sha256 = digest;
+            event.bytes = size;
+            event.insertions = measure.map(|measure| measure.insertions);
+            event.deletions = measure.map(|measure| measure.deletions);
+            event.message = note.map(str::to_owned);
+            event.operation = part.operation_told();
+        })
     }
 
     /// Makes everything that describes the path agree again, under the lock that saw lower change.
