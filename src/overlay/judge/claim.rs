@@ -41,19 +41,17 @@ impl Job {
     /// The job for a row that does not exist yet, to ask what its verdict would be.
     pub fn to_come(row: UpperRow, takes_along: Option<(RelPath, Stamp)>) -> Self {
         let Occasion { because, denial, through, said } = Occasion::told();
-        let (open, version, rewritten, synced, moved_on) = (None, 0, false, false, false);
-        let (takes_place, is_crossed) = (false, false);
         Self {
             row,
-            open,
-            version,
-            rewritten,
-            synced,
-            moved_on,
+            open: None,
+            version: 0,
+            rewritten: false,
+            synced: false,
+            moved_on: false,
             takes_along,
-            takes_place,
+            takes_place: false,
             because,
-            is_crossed,
+            is_crossed: false,
             denial,
             through,
             said,
