@@ -8,8 +8,10 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
 
+use rustix::fs::FileType;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 
 use super::spawn::{beyond_standard, no_longer_ignore, receive_signals};
@@ -55,16 +57,35 @@ pub fn give_limits_back(child: u32) -> io::Result<()> {
     })
 }
 
-/// What this program opens is closed on `exec`. Any other descriptor was left open by the process that started it: a
-/// lock, or a pipe at the other end of which a program waits.
-fn close_left_open() -> io::Result<()> {
-    for number in beyond_standard()? {
-        // SAFETY: it asks for the flags of a number, whether or not that is a descriptor.
-        let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
-        if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
-            // SAFETY: nothing of this program owns it.
-            unsafe { libc::close(number) };
-        }
-    }
+/// Closes directories that were left open by the process that started this one: by such a descriptor a program would go
+/// where no path leads.
+pub fn close_directories() -> io::Result<()> {
+    left_open()?.filter(|number| is_directory(*number)).for_each(close);
     Ok(())
+}
+
+/// Any other descriptor may be a lock, or a pipe at the other end of which a program waits.
+fn close_left_open() -> io::Result<()> {
+    left_open()?.for_each(close);
+    Ok(())
+}
+
+/// The descriptors that this program has not opened. What it opens is closed on `exec`.
+fn left_open() -> io::Result<impl Iterator<Item = i32>> {
+    Ok(beyond_standard()?.into_iter().filter(|number| {
+        // SAFETY: it asks for the flags of a number, whether or not that is a descriptor.
+        let flags = unsafe { libc::fcntl(*number, libc::F_GETFD) };
+        flags >= 0 && flags & libc::FD_CLOEXEC == 0
+    }))
+}
+
+fn is_directory(number: i32) -> bool {
+    // SAFETY: the number is a descriptor, which stays open for this call.
+    let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+    rustix::fs::fstat(descriptor).is_ok_and(|meta| FileType::from_raw_mode(meta.st_mode) == FileType::Directory)
+}
+
+fn close(number: i32) {
+    // SAFETY: nothing of this program owns it.
+    unsafe { libc::close(number) };
 }

@@ -52,11 +52,12 @@ pub fn shut_in(hidden: &[PathBuf]) -> io::Result<()> {
     drop_capabilities()
 }
 
-/// Covers a directory with an empty one. No process inside can take that away: root lacks the capability, and in a
+/// Covers a directory with an empty one, and anything else with a device that has nothing. No process inside can take that away: root lacks the capability, and in a
 /// namespace of a user's own these mounts are locked.
-fn cover(dir: &Path) -> io::Result<()> {
+pub fn cover(path: &Path) -> io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY;
-    match rustix::mount::mount("tmpfs", dir, "tmpfs", flags, Some(c"mode=755")) {
+    match rustix::mount::mount("tmpfs", path, "tmpfs", flags, Some(c"mode=755")) {
+        Err(rustix::io::Errno::NOTDIR) => Ok(rustix::mount::mount_bind("/dev/null", path)?),
         // The directory is inside another that is covered, or cannot be seen from here.
         Err(rustix::io::Errno::NOENT) => Ok(()),
         covered => Ok(covered?),

@@ -5,6 +5,7 @@
 //! Nothing here waits for a daemon, except [`is_dead`] for one that is alive but does not answer.
 //! Begin with [`mount_fuse`] and [`mount_at`].
 
+mod aliases;
 mod helper;
 mod table;
 #[cfg(test)]
@@ -19,6 +20,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, OpenTreeFlags, UnmountFlags};
 
+pub use aliases::{Alias, aliases};
 pub use helper::{HELPERS, mount_fuse_with_helper, unmount_with_helper};
 pub use table::{Device, MountEntry, mount_at, mount_over, mountpoint_of, mounts, mounts_elsewhere, origin};
 

@@ -13,7 +13,7 @@ use super::Finding;
 use crate::client::{Client, DeadMount};
 use crate::overlay::Policy;
 use crate::protocol::{ErrorBody, ErrorCode, Op, Request, STATE_DIRECTORY};
-use crate::sys::mount::{HELPERS, open_fuse_device};
+use crate::sys::mount::{HELPERS, aliases, open_fuse_device};
 use crate::sys::tree::Tree;
 use crate::sys::watch::{are_told_of, user_limit};
 
@@ -36,7 +36,22 @@ pub fn of_project(project: &Path) -> Vec<Finding> {
     findings.extend([outsiders(project), space(project)]);
     findings.extend(state(project));
     findings.extend(place(project));
+    findings.extend(second_mounts(project));
     findings
+}
+
+/// Where the project's file system is mounted once more, a mount of the view covers nothing.
+fn second_mounts(project: &Path) -> Option<Finding> {
+    const CHECK: &str = "other paths";
+    let aliases = match aliases(project) {
+        Ok(aliases) => aliases,
+        Err(err) => return Some(Finding::note(CHECK, format!("the mount table: {err}"), "mount /proc")),
+    };
+    let places: Vec<_> = aliases.iter().map(|alias| alias.place.display().to_string()).collect();
+    (!places.is_empty()).then(|| {
+        let message = format!("the project, or a part of it, is also at {}", places.join(", "));
+        Finding::note(CHECK, message, "start agents by `fettlefs run`: it covers those, and `mount` does not")
+    })
 }
 
 /// `/` cannot be the project: no program would be in the view.

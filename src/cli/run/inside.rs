@@ -11,14 +11,16 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rustix::io::Errno;
+
 use super::OWN_FAILURE;
 use crate::cli::mount_start::say;
 use crate::cli::repository;
 use crate::protocol::{BASH_SCRIPT, SHELL_DIRECTORY, STATE_DIRECTORY};
 use crate::sys::foreground::{Foreground, Happened};
 use crate::sys::isolation;
-use crate::sys::mount::{FS_TYPE, mount_at};
-use crate::sys::namespace;
+use crate::sys::mount::{self, Alias, FS_TYPE, mount_at};
+use crate::sys::{inherited, namespace};
 
 /// Statuses of a command that cannot be run, and of one that does not exist, as in shells.
 const NOT_RUNNABLE: i32 = 126;
@@ -77,21 +79,37 @@ impl Inside {
         match &self.way {
             Way::Enter(keeper) => {
                 namespace::enter(*keeper)?;
-                namespace::copy_mounts()
+                namespace::copy_mounts()?;
             }
             // In a user namespace of its own this user's set-uid programs would not work.
-            Way::Cover { view, project } if view == project && self.shut_out_of.is_none() && !is_root() => Ok(()),
+            Way::Cover { view, project } if view == project && self.shut_out_of.is_none() && !is_root() => {
+                return Ok(());
+            }
             Way::Cover { view, project } => {
                 namespace::leave_mounts()?;
                 // Also over itself: if the mount for everyone is unmounted, this one stays and keeps the project covered.
-                Ok(rustix::mount::mount_bind_recursive(view, project)?)
+                rustix::mount::mount_bind_recursive(view, project)?;
             }
         }
+        self.cover_aliases()
+    }
+
+    /// Where the project's file system is mounted a second time, the view is there, too.
+    fn cover_aliases(&self) -> io::Result<()> {
+        for Alias { place, within } in mount::aliases(&self.project)? {
+            match rustix::mount::mount_bind_recursive(self.project.join(within), &place) {
+                // The view shows nothing of it, or something else.
+                Err(Errno::NOENT | Errno::NOTDIR) => isolation::cover(&place)?,
+                covered => covered?,
+            }
+        }
+        Ok(())
     }
 
     /// Waits for the first process of a pid namespace, where everything ends with the run: no one outside would find it.
     fn be_isolated(&self, hidden: &[PathBuf], foreground: &Foreground) -> io::Result<i32> {
         let failed = |err: io::Error| io::Error::new(err.kind(), format!("isolate the command: {err}"));
+        inherited::close_directories().map_err(failed)?;
         namespace::leave_pids().and_then(|()| isolation::end_with_parent()).map_err(failed)?;
         let first = foreground.start(|| self.be_the_first(hidden, foreground)).map_err(failed)?;
         status_of(foreground, first)

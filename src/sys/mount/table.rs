@@ -148,7 +148,7 @@ pub fn origin(path: &Path, mounts: &[MountEntry]) -> Option<(Device, PathBuf)> {
     Some((around.device, around.root.join(path.strip_prefix(&around.mountpoint).ok()?)))
 }
 
-fn mount_id(place: &OwnedFd) -> io::Result<u32> {
+pub(super) fn mount_id(place: &OwnedFd) -> io::Result<u32> {
     let facts = fs::read_to_string(format!("/proc/thread-self/fdinfo/{}", place.as_raw_fd()))?;
     let id = facts.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
     id.ok_or_else(|| not_understood(facts.as_bytes()))

@@ -77,6 +77,18 @@ fn each_fault_is_named_with_its_remedy() {
 }
 
 #[test]
+fn other_mounts_of_the_project_are_named() {
+    let scratch = mounted_scratch!();
+    let mut shell = scratch.command("unshare");
+    let script = r#"mkdir ../bound; mount --bind . ../bound; exec "$FETTLE" doctor --json"#;
+    shell.args(["-m", "sh", "-ec", script]).current_dir(scratch.project());
+    let output = shell.env("FETTLE", scratch.fettlefs().get_program()).output().expect("unshare");
+    let output = Output::from(output).ok();
+    let bound = format!("also at {}\"", scratch.root().join("bound").display());
+    assert!(output.stdout.contains(&bound), "{}", output.stdout);
+}
+
+#[test]
 fn who_may_not_mount_and_may_run_is_told_both() {
     let scratch = mounted_scratch!();
     let no_privilege = r#"setpriv --bounding-set -sys_admin --inh-caps=-sys_admin "$FETTLE" doctor --json"#;

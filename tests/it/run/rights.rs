@@ -340,6 +340,29 @@ fn a_daemon_in_another_mount_namespace_shuts_nobody_out_and_takes_no_run_from_ou
     nobody_is_left(&scratch);
 }
 
+/// As on systems that mount a file system as a whole and its directories where they belong.
+#[test]
+fn a_second_mount_of_the_projects_file_system_leads_to_the_view() {
+    let scratch = mounted_scratch!();
+    scratch.write(".fettle.toml", "[[rule]]\nmatch = \"ice\"\naction = \"freeze\"\n");
+    scratch.write("ice", "cold\n");
+    scratch.write("sub/a", lines(3));
+    let inside = r#"
+        (echo past > $WHOLE/ice) 2>/dev/null && echo written
+        (echo past > /proc/self/fd/7/ice) 2>/dev/null && echo written by the descriptor
+        seq 4 > $PART/a; cat sub/a | wc -l"#;
+    let outside = r#"mkdir -p $ROOT/whole $ROOT/part
+        mount --bind $ROOT $ROOT/whole; mount --bind $PROJECT/sub $ROOT/part
+        export WHOLE=$ROOT/whole/${PROJECT##*/} PART=$ROOT/part INSIDE
+        for flag in "$@"; do exec 7<$PROJECT; $FETTLEFS -C $PROJECT run $flag -- bash -c "$INSIDE"; cat $PROJECT/ice; done"#;
+    let mut shell = scratch.command("unshare");
+    shell.args(["--mount", "bash", "-c", outside, "-", "--no-effects", "--isolate"]);
+    let names = [("ROOT", scratch.root().to_owned()), ("PROJECT", scratch.project())];
+    shell.envs(names).env("INSIDE", inside).env("FETTLEFS", scratch.fettlefs().get_program());
+    let output = Output::from(shell.output().expect("it runs")).ok();
+    assert_eq!(output.stdout, "written by the descriptor\n4\npast\n4\npast\n", "{output:?}");
+}
+
 /// Where the state stands elsewhere, the view does not cover it.
 #[test]
 fn an_isolated_command_finds_no_state_of_the_project() {
