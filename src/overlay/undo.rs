@@ -474,7 +474,7 @@ pub(super) fn undone_event(overlay: &Overlay, path: &RelPath, operation: &Operat
 }
 
 /// The effect of removing an entry without content.
-fn removed(was: &Meta) -> Effect {
+pub(super) fn removed(was: &Meta) -> Effect {
     match was.is_dir() {
         true => Effect::DirRemoved(DirLooks::of(was)),
         false => Effect::SpecialRemoved(NodeLooks::of(was)),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use parking_lot::MutexGuard;
 
-use super::{UndoHow, check_is_file, structure_outcome, undone_event};
+use super::{UndoHow, check_is_file, removed, structure_outcome, undone_event};
 use crate::model::{BackupKind, ChangeKind, RelPath, Timestamp};
 use crate::overlay::error::Context;
 use crate::overlay::files::handles::{Access, Handle};
@@ -23,8 +23,8 @@ use crate::overlay::review::{Reviewed, busy_judging, busy_open, failed};
 use crate::overlay::{Error, Overlay, Result, State};
 use crate::protocol::{Action as Done, ErrorBody, ErrorCode, Note, Outcome, refused_at};
 use crate::store::{
-    self, Anchor, AnchorState, Applied, Base, Below, DirLooks, Effect, Epilogue, Kept, Known, Landing, NewContent,
-    NodeLooks, Operation, PathEffect, UpperId, UpperRow, Version,
+    self, Anchor, AnchorState, Applied, Base, Below, DirLooks, Effect, Epilogue, EventDraft, Kept, Known, Landing,
+    NewContent, NodeLooks, Operation, PathEffect, UpperId, UpperRow, Version,
 };
 use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::process;
@@ -365,20 +365,8 @@ impl Overlay {
             landing.make_dir(&self.lower, dir, *looks)?;
         }
         for file in &mut plan.files {
-            match &file.present.meta {
-                _ if file.new.exists() => landing.make_parents(&self.lower, file.path)?,
-                Some(goes) => self.learn_other_name(file.path, goes)?,
-                None => {}
-            }
-            self.dress(file)?;
-            self.stage_restored(file, landing, how)?;
-            let mut effects = landing.newly_made()?;
-            effects.push(PathEffect::new(file.path, file.effect()?));
-            let event = undone_event(self, file.path, operation, how).doing(effects).with(|event| {
-                event.sha256 = file.new.digest;
-                event.bytes = file.new.exists().then_some(file.new.size);
-            });
-            epilogue.events.push(event);
+            let event = undone_event(self, file.path, operation, how);
+            epilogue.events.push(self.stage_returning(file, event, landing, how)?);
             epilogue.anchors.extend(self.anchors_restored(file)?);
             file.close();
         }
@@ -393,15 +381,13 @@ impl Overlay {
         for (path, meta) in &plan.specials_removed {
             landing.remove(&self.lower, path, meta.stamp())?;
             // One with other names would come back as another file, so its removal cannot be undone.
-            let removed = (meta.links == 1).then(|| Effect::SpecialRemoved(NodeLooks::of(meta)));
-            let removed = removed.map(|effect| PathEffect::new(path, effect));
+            let removed = (meta.links == 1).then(|| PathEffect::new(path, removed(meta)));
             epilogue.events.push(undone_event(self, path, operation, how).doing(removed));
             epilogue.anchors.extend(self.state.lock().past.left(path));
         }
         for dir in &plan.dirs_removed {
             landing.remove_dir(&self.lower, dir)?;
-            let meta = self.meta_below(dir)?;
-            let effect = meta.map(|meta| PathEffect::new(dir, Effect::DirRemoved(DirLooks::of(&meta))));
+            let effect = self.meta_below(dir)?.map(|meta| PathEffect::new(dir, removed(&meta)));
             epilogue.events.push(undone_event(self, dir, operation, how).doing(effect));
         }
         if let Some((dir, _)) = plan.dirs_made.first() {
@@ -411,6 +397,28 @@ impl Overlay {
             }
         }
         Ok(())
+    }
+
+    fn stage_returning(
+        &self,
+        file: &mut Restoring<'_>,
+        event: EventDraft,
+        landing: &mut Landing<'_>,
+        how: &UndoHow,
+    ) -> Result<EventDraft> {
+        match &file.present.meta {
+            _ if file.new.exists() => landing.make_parents(&self.lower, file.path)?,
+            Some(goes) => self.learn_other_name(file.path, goes)?,
+            None => {}
+        }
+        self.dress(file)?;
+        self.stage_restored(file, landing, how)?;
+        let mut effects = landing.newly_made()?;
+        effects.push(PathEffect::new(file.path, file.effect()?));
+        Ok(event.doing(effects).with(|event| {
+            event.sha256 = file.new.digest;
+            event.bytes = file.new.exists().then_some(file.new.size);
+        }))
     }
 
     /// Records that lower has these contents again, and that `tree` has seen them.
