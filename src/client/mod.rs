@@ -22,7 +22,7 @@ pub use command::{Group, PROGRESS_EVERY, Ran};
 pub use mounts::{DeadMount, fettle_mounts, projects_elsewhere};
 use mounts::{is_root_of, project_of, view_at};
 pub use patience::patiently;
-pub use place::{Place, find};
+pub use place::{Place, find, project_of_state};
 pub use reach::{Reach, reach};
 pub use target::{NotInProject, path_of, target};
 

@@ -43,7 +43,7 @@ pub(super) fn find_with(start: PathBuf, named_state: Option<PathBuf>) -> Result<
         return Ok(Place { root, state, start });
     }
     match named_state.filter(|_| is_there == Some(true)) {
-        Some(state) => match linked_project(&state)? {
+        Some(state) => match project_of_state(&state)? {
             Some(project) if !start.starts_with(&project) => Err(ClientError::other_project(&state, project, &start)),
             named => Ok(Place { root: named.unwrap_or_else(|| start.clone()), state, start }),
         },
@@ -128,20 +128,27 @@ fn check_not_shut(directory: &Path) -> Result<(), ClientError> {
     }
 }
 
-/// Returns the project of a state directory outside it, which has a link to it from its first mount on.
-fn linked_project(state: &Path) -> Result<Option<PathBuf>, ClientError> {
+/// Returns the project that a state directory serves. One outside the project has a link to it from its first mount on;
+/// any other lies in the project. `None` if it has served none yet.
+pub fn project_of_state(state: &Path) -> Result<Option<PathBuf>, ClientError> {
     let link = state.join(PROJECT_LINK);
     match std::fs::read_link(&link) {
         Ok(project) => Ok(Some(project)),
-        Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(project_around(state)),
         Err(err) => Err(io_error("read", &link, err)),
     }
+}
+
+fn project_around(state: &Path) -> Option<PathBuf> {
+    let state = std::fs::canonicalize(state).ok().filter(|state| has_state(state))?;
+    let is_in_place = state.file_name().is_some_and(|name| name == STATE_DIRECTORY);
+    state.parent().filter(|_| is_in_place).map(Path::to_owned)
 }
 
 /// Refuses another project's state, which says nothing about this one. Not called in a view, which belongs to its project
 /// wherever it is mounted.
 pub(super) fn check_state_is_of(place: &Place) -> Result<(), ClientError> {
-    match linked_project(&place.state)? {
+    match project_of_state(&place.state)? {
         Some(project) if project != place.root => Err(ClientError::other_project(&place.state, project, &place.root)),
         Some(_) | None => Ok(()),
     }

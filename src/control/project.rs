@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use super::Requests;
 use crate::overlay::{Overlay, RuleSource};
 use crate::protocol::{ErrorBody, ErrorCode};
-use crate::sys::mount::{Device, mount_over};
+use crate::sys::mount::{Device, mount_on};
 
 pub struct Project {
     pub overlay: Arc<Overlay>,
@@ -32,15 +32,15 @@ pub struct Mounted {
     pub requests: Arc<Requests>,
 }
 
-/// Whoever unmounts the view `number` by its path takes the topmost mount there, with all that only it holds. What
-/// somebody else has mounted over the view is not ours to take.
+/// What somebody else has mounted over the view `number`, or in it, is not ours to take away with it.
 pub fn check_nothing_over(path: &Path, number: Device) -> Result<(), ErrorBody> {
     let place = path.display();
-    let over = mount_over(path, number);
+    let over = mount_on(number);
     match over.map_err(|err| ErrorBody::new(ErrorCode::Io, format!("look for a mount on {place}: {err}")))? {
         Some(over) => {
-            let what = over.fs_type.display();
-            let message = format!("{what} is mounted over the view on {place}: umount it first");
+            let how = if over.mountpoint == path { "over" } else { "in" };
+            let (what, at) = (over.fs_type.display(), over.mountpoint.display());
+            let message = format!("{what} is mounted {how} the view on {at}: umount it first");
             Err(ErrorBody::new(ErrorCode::Busy, message))
         }
         None => Ok(()),

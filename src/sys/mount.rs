@@ -22,7 +22,7 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, OpenT
 
 pub use aliases::{Alias, aliases};
 pub use helper::{HELPERS, mount_fuse_with_helper, unmount_with_helper};
-pub use table::{Device, MountEntry, mount_at, mount_over, mountpoint_of, mounts, mounts_elsewhere, origin};
+pub use table::{Device, MountEntry, mount_at, mount_on, mountpoint_of, mounts, mounts_elsewhere, origin};
 
 /// What `/proc/mounts` shows as the type; the kernel takes the part behind the dot for a name of ours.
 pub const FS_TYPE: &str = "fuse.fettlefs";

@@ -182,6 +182,24 @@ fn what_is_mounted_over_the_view_is_not_taken_away_in_its_place() {
     detach(&over);
 }
 
+#[test]
+fn what_is_mounted_in_the_view_is_not_taken_away_with_it() {
+    let scratch = mounted_scratch!();
+    let view = scratch.mount();
+    let inner = view.path("build");
+    fs::create_dir(&inner).expect("mkdir");
+    let mounted = scratch.command("mount").args(["-t", "tmpfs", "none"]).arg(&inner).output().expect("mount");
+    Output::from(mounted).ok();
+    fs::write(inner.join("precious"), "only here\n").expect("write in the tmpfs");
+    for more in [&[] as &[&str], &["--dry-run"], &["--force"]] {
+        let output = scratch.cli(&[&["unmount"], more].concat());
+        refused(&output, 5, &["tmpfs is mounted in the view on ", "build: umount it first"]);
+    }
+    assert_eq!(fs::read_to_string(inner.join("precious")).expect("precious"), "only here\n");
+    detach(&inner);
+    scratch.cli(&["unmount"]).ok();
+}
+
 /// As when somebody tidies up: the mount goes along with the directory.
 #[test]
 fn a_view_whose_directory_was_renamed_ends_where_it_is_by_now() {

@@ -24,7 +24,7 @@ use super::super::offline::{failure, store_failure};
 use super::super::repository;
 use super::plan::{Plan, dead_mount_at, take_away, take_dead_away};
 use super::{bystanders, say};
-use crate::client::ClientError;
+use crate::client::{ClientError, project_of_state};
 use crate::control::{Desk, Mounted, Project, Socket, check_in_no_run, check_nothing_over};
 use crate::fuse;
 use crate::overlay::{self, Overlay, PolicyError, PolicyLoading};
@@ -564,11 +564,9 @@ fn answers(mountpoint: &Path) -> io::Result<()> {
 /// Refuses a state directory elsewhere that serves another project.
 fn check_state_is_of(plan: &Plan) -> Result<()> {
     let Some(state) = &plan.location.state else { return Ok(()) };
-    match std::fs::read_link(state.join(PROJECT_LINK)) {
-        Ok(named) if named != plan.project => Err(ClientError::other_project(state, named, &plan.project).into()),
-        Ok(_) => Ok(()),
-        Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(err) => Err(state_failure(&format!("look into state directory {}", state.display()), err)),
+    match project_of_state(state)? {
+        Some(other) if other != plan.project => Err(ClientError::other_project(state, other, &plan.project).into()),
+        Some(_) | None => Ok(()),
     }
 }
 

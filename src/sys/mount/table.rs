@@ -111,10 +111,12 @@ pub fn mount_at(path: &Path) -> io::Result<Option<MountEntry>> {
     Ok(mounts()?.into_iter().find(|mount| mount.id == id && mount.mountpoint == resolved))
 }
 
-/// The mount that somebody else has put over the file system `number`, which was mounted at `path`. What is unmounted by
-/// that path is the topmost mount, with all that only it holds.
-pub fn mount_over(path: &Path, number: Device) -> io::Result<Option<MountEntry>> {
-    Ok(mount_at(path)?.filter(|top| top.device != number))
+/// A mount that somebody else has put over the file system `number`, or on a directory in it: it would go with that, and
+/// with it all that only it holds.
+pub fn mount_on(number: Device) -> io::Result<Option<MountEntry>> {
+    let all = mounts()?;
+    let below: HashSet<u32> = all.iter().filter(|mount| mount.device == number).map(|mount| mount.id).collect();
+    Ok(all.into_iter().find(|mount| mount.device != number && below.contains(&mount.parent)))
 }
 
 /// Where a file system is mounted, of which `usual` is one of the places, or was. `None` if it is mounted nowhere.

@@ -309,6 +309,24 @@ fn a_project_that_was_moved_is_named_anew_to_its_state() {
     std::fs::rename(&moved, scratch.project()).expect("back");
 }
 
+/// The variable names another clone's own state.
+#[test]
+fn the_state_within_another_project_answers_nothing_about_this_one() {
+    let scratch = mounted_scratch!();
+    let view = small(&scratch).start();
+    work(&view);
+    view.unmount();
+    let other = scratch.root().join("other");
+    std::fs::create_dir_all(&other).expect("another project");
+    let state = scratch.project().join(".fettle");
+    let want = "! fettlefs: the state directory [project]/.fettle belongs to [project], not to [scratch]/other\n=> 2\n";
+    for output in asked_with_state(&scratch, &other, &state) {
+        assert_eq!(super::told(&scratch, &output), want);
+    }
+    let [own, _] = asked_with_state(&scratch, &scratch.project(), &state);
+    assert!(own.ok().stdout.contains("Held for review"));
+}
+
 #[test]
 fn the_state_of_another_project_answers_nothing_about_this_one() {
     let scratch = mounted_scratch!();
