@@ -215,6 +215,7 @@ fn answer_of(name: &str, report: &Report, limit: Duration) -> Answer {
         Ended::Killed(signal) => unclear(format!("it was killed by signal {signal}")),
         Ended::TimedOut => unclear(format!("no answer within {limit:?}")),
         Ended::Flooded => unclear(format!("it answered more than {} KiB", ANSWER_BYTES_MAX >> 10)),
+        Ended::Garbled => unclear("what it said is no answer: it is not UTF-8".to_owned()),
         Ended::Failed(why) => unclear(format!("it could not be asked: {why}")),
     }
 }

@@ -42,6 +42,8 @@ pub(super) enum Ended {
     TimedOut,
     /// The program wrote more than an answer may have.
     Flooded,
+    /// Its answer is not UTF-8.
+    Garbled,
     /// The program could not be run, or not be watched.
     Failed(String),
 }
@@ -148,8 +150,13 @@ impl Run {
             Ok(()) => ended,
             Err(err) => Ended::Failed(err.to_string()),
         };
+        let answer = &self.answer[..self.answer.len().min(ANSWER_BYTES_MAX)];
+        let ended = match ended {
+            Ended::Exited(0) if str::from_utf8(answer).is_err() => Ended::Garbled,
+            ended => ended,
+        };
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Report { ended, answer: text(&self.answer[..self.answer.len().min(ANSWER_BYTES_MAX)]), said: text(&self.said) }
+        Report { ended, answer: text(answer), said: text(&self.said) }
     }
 
     /// Serves the program's pipes until it ends, exceeds a limit, or the daemon goes away. `Exited(0)` only says that it

@@ -182,6 +182,8 @@ pub struct Overlay {
     /// After an internal fault: why all writing has stopped (invariant 10).
     fault: Mutex<Option<String>>,
     faulted: AtomicBool,
+    /// True for a view that stands although its rules cannot be read, until they can.
+    lacks_rules: AtomicBool,
     /// Whether the kernel reads and writes unjudged files by itself.
     passes_through: AtomicBool,
     /// Files that passed, that are judged by now, and that a program may still write without asking us: the next change
@@ -270,6 +272,7 @@ impl Overlay {
             releasing: AtomicU64::new(0),
             fault: Mutex::new(None),
             faulted: AtomicBool::new(false),
+            lacks_rules: AtomicBool::new(false),
             passes_through: AtomicBool::new(false),
             still_passed: Mutex::default(),
             raises: AtomicBool::new(true),
@@ -353,6 +356,7 @@ impl Overlay {
     /// program goes on writing past them to files it had open.
     pub fn set_policy(&self, policy: Policy) -> std::result::Result<(), StillPassed> {
         let before = std::mem::replace(&mut *self.policy.write(), Arc::new(policy));
+        self.lacks_rules.store(false, Ordering::SeqCst);
         self.forget_what_passes();
         self.part_from_passed(&before)
     }
@@ -372,13 +376,23 @@ impl Overlay {
 
     /// The reason why writing has stopped, if it has.
     pub fn fault(&self) -> Option<String> {
-        self.fault.lock().clone().or_else(|| self.store.halted())
+        self.fault.lock().clone().or_else(|| self.store.halted()).or_else(|| self.why_rules_lack())
     }
 
     /// Stops all writing after an internal fault; reading goes on.
     pub fn stop_writing(&self, why: &str) {
         self.fault.lock().get_or_insert_with(|| why.to_owned());
         self.faulted.store(true, Ordering::SeqCst);
+    }
+
+    /// Lets nothing be written until a reload finds settings and rules that can be used, if there are none now.
+    pub fn wait_for_rules(&self) {
+        self.lacks_rules.store(self.unread_rules().is_some(), Ordering::SeqCst);
+    }
+
+    fn why_rules_lack(&self) -> Option<String> {
+        let why = self.unread_rules().filter(|_| self.lacks_rules.load(Ordering::SeqCst));
+        why.map(|why| format!("{why}; mend that, and `fettlefs reload`"))
     }
 
     /// Whether set-id bits are cleared here and by lower as content changes, rather than by requests of the kernel. Where
@@ -388,7 +402,8 @@ impl Overlay {
     }
 
     fn check_writable(&self) -> Result<()> {
-        match self.faulted.load(Ordering::Relaxed) || self.store.is_halted() {
+        let lacks_rules = self.lacks_rules.load(Ordering::Relaxed);
+        match self.faulted.load(Ordering::Relaxed) || lacks_rules || self.store.is_halted() {
             true => Err(Error::errno(libc::EROFS)),
             false => Ok(()),
         }

@@ -343,6 +343,28 @@ fn a_daemon_that_dies_is_started_again_with_everything_it_held() {
     assert_eq!(scratch.read("a"), rewritten());
 }
 
+/// A person is about to mend them, and nobody is to write past the review meanwhile.
+#[test]
+fn a_daemon_that_dies_while_its_settings_cannot_be_used_is_started_again_and_lets_nothing_be_written() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", "old\n");
+    let view = scratch.mount_at("view");
+    scratch.write(".fettle.toml", "florr = 3\n");
+    let killed = view.kill_daemon();
+    assert!(within(STARTED_AGAIN, || view.is_served_again(killed)), "no other daemon answers");
+    assert_eq!(
+        view.sh("LC_ALL=C bash -c 'echo new > a' 2>&1 | grep -o 'Read-only file system'").stdout,
+        "Read-only file system\n"
+    );
+    let why = view.status()["readonly"].as_str().expect("why").to_owned();
+    assert!(why.contains("florr") && why.ends_with("; mend that, and `fettlefs reload`"), "{why}");
+    assert!(view.cli(&["reload"]).exits(2).stderr.contains("florr"));
+    scratch.write(".fettle.toml", "");
+    view.cli(&["reload"]).ok();
+    view.write("a", "new\n");
+    view.assert_landed("a", "new\n");
+}
+
 #[test]
 fn a_new_file_whose_times_are_set_has_landed_though_the_daemon_dies_at_once() {
     let scratch = mounted_scratch!();

@@ -380,7 +380,11 @@ fn open_overlay(plan: &Plan) -> Result<(Lock, Overlay, Recovered)> {
     let lock = Lock::take(&lower, &plan.location).map_err(store_failure)?;
     check_state_is_of(plan)?;
     // Before anything is created: a mount that is refused for its settings leaves no state behind.
-    let policy = PolicyLoading::begin(&lower, &plan.source).map_err(unusable_rules)?;
+    let policy = match PolicyLoading::begin(&lower, &plan.source) {
+        // Programs are in the view. Without it they would write to the project, and nobody would review that.
+        Err(err) if !plan.is_first_start() => PolicyLoading::built_in(&lower, &err),
+        loading => loading.map_err(unusable_rules)?,
+    };
     if plan.is_first_start() {
         store::check_renames(&lower, &plan.location).map_err(store_failure)?;
     }
@@ -402,6 +406,7 @@ fn open_overlay(plan: &Plan) -> Result<(Lock, Overlay, Recovered)> {
     if plan.options.read_only {
         overlay.stop_writing("mounted read-only (-o ro)");
     }
+    overlay.wait_for_rules();
     repository::tell(&plan.project, &overlay, true);
     let note = HolderNote { pid: std::process::id(), mountpoint: Some(plan.mountpoint.display().to_string()) };
     overlay.store().write_holder(&note).map_err(store_failure)?;

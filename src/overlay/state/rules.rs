@@ -113,6 +113,11 @@ impl PolicyLoading {
         Ok(Self { policy: Policy::read(lower, source, Tracked::unknown())?, tracked })
     }
 
+    /// For a view that must stand although its settings cannot be used: [`Policy::built_in`].
+    pub fn built_in(lower: &Tree, unread: &PolicyError) -> Self {
+        Self { policy: Policy::built_in(unread), tracked: TrackedReading::begin(lower) }
+    }
+
     pub fn end(self) -> Policy {
         let Self { mut policy, tracked } = self;
         policy.git.tracked = tracked.end();
@@ -127,7 +132,7 @@ impl Policy {
 
     /// Returns the policy as it is after a recovery, which may have landed the files that it is read from.
     pub fn after(self, recovered: &Recovered, lower: &Tree, source: &RuleSource) -> Result<Self, PolicyError> {
-        match recovered.is_nothing() {
+        match recovered.is_nothing() || self.unread.is_some() {
             true => Ok(self),
             false => self.read_again(lower, source),
         }

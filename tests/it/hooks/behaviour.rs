@@ -77,6 +77,7 @@ fn whatever_a_program_does_there_is_a_decision_in_time_and_nothing_left() {
         ("floods stderr", "head -c 1G /dev/zero >&2; sleep MARK".to_owned(), "no answer within 1s"),
         ("says nothing", "exit 0".to_owned(), "it said nothing"),
         ("talks nonsense", "echo yes, do".to_owned(), "what it said is no answer"),
+        ("mumbles", r#"printf '{"decision":"land","reason":"\377"}'"#.to_owned(), "it is not UTF-8"),
         ("reads nothing", "exec < /dev/null; sleep MARK".to_owned(), "no answer within 1s"),
         ("closes all", "exec <&- >&- 2>&-; sleep MARK".to_owned(), "no answer within 1s"),
         ("forks", "sleep MARK & setsid sleep MARK & (setsid sh -c 'sleep MARK; :' &) ; wait".to_owned(), "no answer"),
