@@ -131,16 +131,17 @@ impl Overlay {
                 None
             }
         };
+        let there = self.meta_below(path)?;
         // A landing gives a file another inode than the one it was made with.
         let lasts = kind == FileKind::Directory || kind.is_special();
-        let made = if lasts && effect.is_some() { self.meta_below(path)? } else { None };
-        let effect = effect.map(|effect| PathEffect::on(path, effect, made.as_ref()));
+        let effect = effect.map(|effect| PathEffect::on(path, effect, there.as_ref().filter(|_| lasts)));
         let event = self.structure_event(path, what, &by).doing(effect);
         let event = event.with(|event| event.operation = part.as_ref().and_then(Part::operation_told));
         let mut state = self.state.lock();
         let made = state.past.made(path, from);
         let became = self.record_done(event, vec![made.clone()])?;
         state.know(vec![made]);
+        state.put_there(path, (None, there.as_ref()), None);
         drop(state);
         if let Some(part) = part {
             self.recorded(&part, became);

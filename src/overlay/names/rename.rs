@@ -148,6 +148,7 @@ impl Overlay {
         if is_nested && from.path != to.path {
             return Err(Error::Errno(libc::EINVAL));
         }
+        self.note_anothers_within(&from.path, kind);
         let renaming = if is_exchange { self.renaming(&[from, to]) } else { self.renaming(&[from]) };
         let lifted = self.rename_standing(from, to, kind, flags, caller)?;
         // A permission program may want to look into the directory.

@@ -125,9 +125,10 @@ impl Overlay {
         looked
     }
 
-    /// Returns whether someone else has changed or replaced what came in this session, so that it is theirs. From then on
-    /// it counts as older than the session, and does not go without review. What cannot be looked at counts as theirs.
-    /// `read` is what has just been read there, and decides it; the caller makes sure that it is still there.
+    /// Returns whether someone else has changed or replaced what we have made, moved or changed, so that it is theirs. From
+    /// then on it counts as older than the session: it does not go without review, and what comes in its place is judged
+    /// against it. What cannot be looked at counts as theirs. `read` is what has just been read there, and decides it; the
+    /// caller makes sure that it is still there.
     pub(in crate::overlay) fn became_anothers(&self, path: &RelPath, read: Option<&Side>) -> bool {
         self.begin_anew_with_anothers(path, read).unwrap_or_else(|err| {
             log::warn!("look whether somebody else has changed {path}: {err}");
@@ -137,14 +138,16 @@ impl Overlay {
 
     fn begin_anew_with_anothers(&self, path: &RelPath, mut read: Option<&Side>) -> Result<bool> {
         loop {
-            let expected = {
+            let (is_fresh, expected) = {
                 let state = self.state.lock();
-                if !state.past.is_fresh(path) {
+                if !state.is_ours(path) {
                     return Ok(false);
                 }
-                state.expected(path)
+                (state.past.is_fresh(path), state.expected(path))
             };
-            let Some(expected) = expected else { return Ok(false) };
+            let Some(expected) = expected else {
+                return Ok(is_fresh && self.has_come_unseen(path)?);
+            };
             let outside = match read.take() {
                 Some(side) => self.outside_of(path, &expected, side.meta),
                 None => self.outside(path, &expected),
@@ -160,6 +163,61 @@ impl Overlay {
                 return Ok(true);
             }
         }
+    }
+
+    /// True if there is content at a path of which only that it came in this session is known: it has taken the place of a
+    /// directory, since all else is known by what it was.
+    fn has_come_unseen(&self, path: &RelPath) -> Result<bool> {
+        Ok(self.meta_below(path)?.is_some_and(|meta| meta.kind.has_content()))
+    }
+
+    /// To be called before what is at a path is renamed away: what comes there is going to be judged by what it was. Whether
+    /// what came in this session is still ours is asked where that matters.
+    pub(in crate::overlay) fn note_anothers_within(&self, path: &RelPath, kind: FileKind) {
+        let touched: Vec<RelPath> = {
+            let state = self.state.lock();
+            let is_older = |path: &&RelPath| !state.past.is_fresh(path);
+            match kind {
+                FileKind::Directory => {
+                    state.seen.keys().filter(|touched| touched.is_within(path)).filter(is_older).cloned().collect()
+                }
+                _ => Some(path).filter(is_older).cloned().into_iter().collect(),
+            }
+        };
+        for path in touched {
+            self.became_anothers(&path, None);
+        }
+    }
+
+    /// True if what is at a path is as we left it there. Where we only brought it there, from `from`, it is if that was
+    /// judged against it, or has it again.
+    pub(in crate::overlay) fn is_as_brought(
+        &self,
+        path: &RelPath,
+        from: &RelPath,
+        read: Option<&Side>,
+    ) -> Result<bool> {
+        let (expected, had) = {
+            let state = self.state.lock();
+            (state.expected(path), state.past.had(from).cloned())
+        };
+        if let Some(expected) = expected {
+            let outside = match read {
+                Some(side) => self.outside_of(path, &expected, side.meta),
+                None => self.outside(path, &expected),
+            };
+            return Ok(outside?.is_none());
+        }
+        let mut present = self.present_side(path)?;
+        let is_what_was_there = match had {
+            Some(AnchorState::Content(kept)) => present.kept().doing(|| format!("hash {path}"))? == Some(kept),
+            Some(AnchorState::Moved { to, stamp }) => {
+                to == *path && present.meta.is_some_and(|meta| stamp.has_same_content(&meta.stamp()))
+            }
+            Some(AnchorState::Nothing) | None => false,
+        };
+        let is_there_again = || present.same_as(&self.present_side(from)?).doing(|| format!("compare {path}"));
+        Ok(is_what_was_there || is_there_again()?)
     }
 
     fn outside(&self, path: &RelPath, expected: &Expected) -> Result<Option<Outside>> {
@@ -335,6 +393,13 @@ impl State {
             known.is_fresh() || (had_content && !known.put_back)
         };
         self.past.get(path).is_some_and(is_to_be)
+    }
+
+    /// True if something is known of a path by which what is there may count as ours. What is held there is judged against
+    /// its base, whatever was there before.
+    fn is_ours(&self, path: &RelPath) -> bool {
+        let is_held = || self.uppers.upper_at(path).is_some_and(|upper| upper.row.held.is_some());
+        self.past.get(path).is_some_and(|known| known.is_fresh() || !is_held())
     }
 
     /// The content at a path was read, and is as expected: the next look need not read it.

@@ -45,7 +45,15 @@ impl Overlay {
             return true;
         }
         let from = self.state.lock().past.older_from(path);
-        from.is_some_and(|from| self.has_content_there(&from))
+        from.is_some_and(|from| self.has_content_there(&from) && self.came_as_it_is(path, &from, read))
+    }
+
+    /// True if nobody else has changed what came to a path. What cannot be looked at is taken to be another's.
+    fn came_as_it_is(&self, path: &RelPath, from: &RelPath, read: Option<&Side>) -> bool {
+        self.is_as_brought(path, from, read).unwrap_or_else(|err| {
+            log::warn!("look whether somebody else has changed {path}: {err}");
+            false
+        })
     }
 
     /// True if the project itself has content there, not only a held change, which may go without a trace. What cannot be
