@@ -54,10 +54,7 @@ impl super::Store {
 
     /// Like [`Self::stage_content`], for content that is only compared with: takes what it finds, even during a write.
     pub fn stage_found(&self, source: &File) -> Result<StagedContent> {
-        self.stage(source, |source, copy| match file::copy_found(source, copy) {
-            Err(err) if file::has_changed_meanwhile(&err) => Ok(()),
-            other => other,
-        })
+        self.stage(source, file::copy_as_found)
     }
 
     fn stage(&self, source: &File, copy: impl FnOnce(&File, &File) -> io::Result<()>) -> Result<StagedContent> {

@@ -12,9 +12,9 @@ use parking_lot::Mutex;
 use rustix::fs::{self, AtFlags, FileType, Mode, StatxFlags, Timespec};
 
 pub use content::{
-    Overwritten, TARGET_BYTES_MAX, append, changed_meanwhile, copy_content, copy_found, digest, has_changed_meanwhile,
-    in_memory, is_mixture, is_small_and_whole, overwrite, read_about, read_all, read_at, read_named, same_content,
-    take_back,
+    Overwritten, TARGET_BYTES_MAX, append, changed_meanwhile, copy_as_found, copy_content, digest,
+    has_changed_meanwhile, in_memory, is_mixture, is_small_and_whole, overwrite, read_about, read_all, read_at,
+    read_named, same_content, take_back,
 };
 pub use looks::{
     Listed, OwnLooks, acl_of, clear_set_id, copy_looks, copy_looks_but, copy_metadata, copy_owner, give_mode,

@@ -164,6 +164,35 @@ impl Overlay {
         Ok((upper, meta))
     }
 
+    /// Copies the content of an upper entry to a new one.
+    pub(in crate::overlay) fn copy_of_upper(&self, id: UpperId) -> Result<(NewUpper<'_>, What)> {
+        let meta = self.store.upper_meta(id)?;
+        self.check_may_change(meta.blocks.saturating_mul(512))?;
+        if meta.kind == FileKind::Symlink {
+            let target = self.store.upper_place(id).read_symlink()?;
+            return Ok((self.store.copy_upper_symlink(&target, &meta)?, What::Symlink));
+        }
+        let (file, upper) = (self.store.read_upper(id)?, self.store.create_upper(meta.mode)?);
+        copy_file(&file, &meta, &upper.file, Keep::ContentAndSetId, self.grants.suid)?;
+        Ok((upper.new, What::File))
+    }
+
+    /// Upper content that is a copy of a file or symlink of lower.
+    pub(in crate::overlay) fn copy_to_upper(&self, source: &RelPath) -> Result<(NewUpper<'_>, What)> {
+        let doing = || format!("copy {source}");
+        let meta = self.lower.stat(source).doing(doing)?.ok_or(Error::Errno(libc::ENOENT))?;
+        self.check_may_change(meta.blocks.saturating_mul(512))?;
+        if meta.kind == FileKind::Symlink {
+            let target = self.lower.place(source)?.read_symlink().doing(doing)?;
+            return Ok((self.store.copy_upper_symlink(&target, &meta)?, What::Symlink));
+        }
+        let file = self.lower.open_to_read(source).doing(doing)?;
+        let upper = self.store.create_upper(meta.mode)?;
+        // As with a copy-up: privileges do not travel with content.
+        copy_file(&file, &meta, &upper.file, Keep::Content, self.grants.suid).doing(doing)?;
+        Ok((upper.new, What::File))
+    }
+
     /// Gives a file or symlink of lower a claimed entry of its own: what is about to be done to it waits for review by
     /// that rule, although its content is not written. Returns `None` if it is gone, is of another kind by now, or has an
     /// entry.
@@ -396,11 +425,8 @@ pub(super) fn copy_file(from: &File, meta: &Meta, to: &File, keep: Keep, keep_se
     let meta = Meta { mode, ..*meta };
     match keep {
         Keep::Content | Keep::ContentAndSetId => {
-            match file::copy_found(from, to) {
-                // Who asked has metadata from before, and so sees that this is not what lower has.
-                Err(err) if file::has_changed_meanwhile(&err) => {}
-                copied => copied?,
-            }
+            // Who asked has metadata from before, and so sees where this is not what the original has.
+            file::copy_as_found(from, to)?;
             file::copy_metadata(from.as_fd(), &meta, to.as_fd())
         }
         Keep::Nothing | Keep::NothingAtOnce => file::copy_looks(from.as_fd(), &meta, to.as_fd()),

@@ -6,7 +6,6 @@ use std::ffi::OsStr;
 use super::make::unmake;
 use super::structure::Creation;
 use crate::model::{RelPath, Stamp};
-use crate::overlay::error::Context;
 use crate::overlay::judge::settle::Settled;
 use crate::overlay::state::lookup::Origin;
 use crate::overlay::state::nodes::NodeId;
@@ -139,40 +138,6 @@ impl Overlay {
         let id = self.add_upper(new, path, what)?;
         self.settle_what_is_shown(id, caller)?;
         self.look_up(parent, name)
-    }
-
-    /// Copies the content of an upper entry to a new one.
-    pub(super) fn copy_of_upper(&self, id: UpperId) -> Result<(NewUpper<'_>, What)> {
-        use std::os::fd::AsFd;
-        let meta = self.store.upper_meta(id)?;
-        self.check_may_change(meta.blocks.saturating_mul(512))?;
-        if meta.kind == FileKind::Symlink {
-            let target = self.store.upper_place(id).read_symlink()?;
-            return Ok((self.store.copy_upper_symlink(&target, &meta)?, What::Symlink));
-        }
-        let (file, upper) = (self.store.read_upper(id)?, self.store.create_upper(meta.mode)?);
-        crate::sys::file::copy_found(&file, &upper.file)?;
-        crate::sys::file::copy_metadata(file.as_fd(), &meta, upper.file.as_fd())?;
-        Ok((upper.new, What::File))
-    }
-
-    /// Upper content that is a copy of a file or symlink of lower.
-    pub(in crate::overlay) fn copy_to_upper(&self, source: &RelPath) -> Result<(NewUpper<'_>, What)> {
-        use std::os::fd::AsFd;
-        let doing = || format!("copy {source}");
-        let meta = self.lower.stat(source).doing(doing)?.ok_or(Error::Errno(libc::ENOENT))?;
-        self.check_may_change(meta.blocks.saturating_mul(512))?;
-        if meta.kind == FileKind::Symlink {
-            let target = self.lower.place(source)?.read_symlink().doing(doing)?;
-            return Ok((self.store.copy_upper_symlink(&target, &meta)?, What::Symlink));
-        }
-        let file = self.lower.open_to_read(source).doing(doing)?;
-        let upper = self.store.create_upper(meta.mode)?;
-        crate::sys::file::copy_found(&file, &upper.file).doing(doing)?;
-        // As with a copy-up: privileges do not travel with content.
-        let mode = if self.grants.suid { meta.mode } else { meta.mode & 0o1777 };
-        crate::sys::file::copy_metadata(file.as_fd(), &Meta { mode, ..meta }, upper.file.as_fd()).doing(doing)?;
-        Ok((upper.new, What::File))
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a hostile reading found: each test is one way in which work was lost or got past the review.
 
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 use rustix::fs::XattrFlags;
 
@@ -336,6 +336,34 @@ fn what_was_made_in_a_renamed_directory_never_was_where_that_was() {
 
 fn exchange(bench: &Bench, one: &str, other: &str) -> Result<()> {
     rename(bench.view(), bench.parent(one), bench.parent(other), RenameFlags::EXCHANGE)
+}
+
+/// They go on for as long as the copy takes, so that it never has what was there at one moment.
+#[test]
+fn what_others_go_on_writing_over_is_copied_as_it_is_found() {
+    const PIECE: usize = 64 << 10;
+    const PIECES: usize = 256;
+    let bench = Bench::new();
+    bench.put("large", &"x".repeat(PIECE * PIECES));
+    let ends = AtomicBool::new(false);
+    let linked: Vec<_> = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let large = std::fs::OpenOptions::new().write(true).open(bench.lower_path("large")).unwrap();
+            let contents = (b'a'..=b'z').cycle().take_while(|_| !ends.load(Ordering::SeqCst));
+            contents.for_each(|byte| {
+                let piece = |number| large.write_all_at(&[byte; PIECE], (number * PIECE) as u64);
+                (0..PIECES).try_for_each(piece).unwrap();
+            });
+        });
+        // What is linked to a name that waits for review is a copy.
+        let link = |name: &str| bench.view().link(bench.node("large")?, ROOT, name.as_ref(), &ME).map(drop);
+        let linked = ["AGENTS.md", "CLAUDE.md"].map(link).into();
+        ends.store(true, Ordering::SeqCst);
+        linked
+    });
+    let failed: Vec<_> = linked.into_iter().filter_map(Result::err).collect();
+    assert!(failed.is_empty(), "{failed:?}");
+    assert_eq!(bench.held().len(), 2);
 }
 
 fn links(bench: &Bench, path: &str) -> u32 {

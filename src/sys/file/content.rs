@@ -269,10 +269,17 @@ pub fn copy_content(from: &File, to: &File) -> io::Result<()> {
     copy_bytes(from, &before, to)
 }
 
-/// The same for content that a program goes on with: whoever writes to `from` meanwhile does not stop the copy, which has
-/// what was there at one moment. If others go on writing over it, that is not to be had, and an error for which
-/// [`has_changed_meanwhile`] is true leaves `to` with what was found.
-pub fn copy_found(from: &File, to: &File) -> io::Result<()> {
+/// The same for content that a program goes on with: whoever writes to `from` meanwhile does not stop the copy. It has
+/// what was there at one moment, or what was found, if others go on writing over it.
+pub fn copy_as_found(from: &File, to: &File) -> io::Result<()> {
+    match copy_of_one_moment(from, to) {
+        Err(err) if has_changed_meanwhile(&err) => Ok(()),
+        copied => copied,
+    }
+}
+
+/// An error for which [`has_changed_meanwhile`] is true leaves `to` with what was found.
+fn copy_of_one_moment(from: &File, to: &File) -> io::Result<()> {
     let mut before = Meta::of(from.as_fd())?;
     if shares_content(from, &before, to) {
         return Ok(());

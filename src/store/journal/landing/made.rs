@@ -44,7 +44,7 @@ pub(super) fn make_entry(
             write_file(waiting, needs_name, (like, meta), |temp| file::copy_content(file, temp), secure)
         }
         NewContent::Found { file, meta } => {
-            write_file(waiting, needs_name, (file, meta), |temp| copy_as_found(file, temp), secure)
+            write_file(waiting, needs_name, (file, meta), |temp| file::copy_as_found(file, temp), secure)
         }
         NewContent::Bytes { bytes, like, meta } => {
             write_file(waiting, needs_name, (like, meta), |temp| temp.write_all_at(bytes, 0), secure)
@@ -81,13 +81,6 @@ impl MadeEntry {
     fn at(waiting: &Place) -> std::io::Result<Self> {
         let meta = waiting.stat()?.ok_or(std::io::ErrorKind::NotFound)?;
         Ok(Self { meta, nameless: None })
-    }
-}
-
-fn copy_as_found(from: &File, to: &File) -> std::io::Result<()> {
-    match file::copy_found(from, to) {
-        Err(err) if file::has_changed_meanwhile(&err) => Ok(()),
-        copied => copied,
     }
 }
 

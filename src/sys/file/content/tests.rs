@@ -153,7 +153,7 @@ fn what_is_copied_while_others_write_to_it_was_there_at_one_moment() {
     let copies = || {
         let copies = std::iter::repeat_with(|| {
             let copy = file(0, &[]);
-            copy_found(named.as_file(), &copy).map(|()| read_at(&copy, 0, (PIECE * PIECES) as usize).unwrap())
+            copy_of_one_moment(named.as_file(), &copy).map(|()| read_at(&copy, 0, (PIECE * PIECES) as usize).unwrap())
         });
         let copies: Vec<_> = copies.take(10).collect();
         ends.store(true, Ordering::SeqCst);
@@ -187,7 +187,7 @@ fn a_file_that_grows_is_copied_as_it_was() {
         });
         let copies = (0..20).map(|_| {
             let copy = file(0, &[]);
-            copy_found(named.as_file(), &copy).map(|()| copy)
+            copy_of_one_moment(named.as_file(), &copy).map(|()| copy)
         });
         let copies = copies.collect();
         ends.store(true, Ordering::SeqCst);
