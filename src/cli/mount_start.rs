@@ -117,6 +117,7 @@ fn be_the_daemon(plan: &Plan, keeper: Option<&Keeper>, signal: ReadySignal) -> !
         Err(err) if plan.is_first_start() => daemon.give_up().and(Err(told("tell the watchdog", &err))),
         word => {
             said(word);
+            logger::keep_short(log);
             daemon.serve_until_the_end().map_err(Failure::from)
         }
     };

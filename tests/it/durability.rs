@@ -8,6 +8,7 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 use crate::harness::script::python;
@@ -481,6 +482,20 @@ fn plain_umount_takes_dead_mounts_below_along() {
     Output::from(scratch.command("umount").arg(view.root()).output().expect("umount")).ok();
     eventually("no process is left", || scratch.daemons().is_empty());
     assert!(!view.is_mounted());
+}
+
+#[test]
+fn the_log_stays_short_while_a_mount_lasts() {
+    let scratch = mounted_scratch!();
+    let view = scratch.mount();
+    let log = scratch.lower().join(".fettle/daemon.log");
+    // As programs that complain at each save would have it.
+    let mut written = fs::OpenOptions::new().append(true).open(&log).expect("the log");
+    written.write_all(&vec![b'x'; 2 << 20]).expect("complaints");
+    rustix::process::kill_process(Pid::from_raw(view.daemon_pid()).expect("a pid"), Signal::TERM).expect("a signal");
+    eventually("no process is left", || scratch.daemons().is_empty());
+    let left = fs::read_to_string(&log).expect("the log");
+    assert!(left.len() < 1000 && left.contains("emptied") && left.contains("ending, for"), "{} bytes", left.len());
 }
 
 #[test]

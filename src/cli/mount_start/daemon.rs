@@ -9,7 +9,6 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
@@ -23,7 +22,7 @@ use super::super::Failure;
 use super::super::offline::{failure, store_failure};
 use super::super::repository;
 use super::plan::{Plan, dead_mount_at, take_away, take_dead_away};
-use super::{bystanders, say};
+use super::{bystanders, logger, say};
 use crate::client::{ClientError, project_of_state};
 use crate::control::{Desk, Mounted, Project, Socket, check_in_no_run, check_nothing_over};
 use crate::fuse;
@@ -57,9 +56,6 @@ const FIRST_RUN_MAX: Duration = Duration::from_secs(10);
 const DESCRIPTORS_MIN: u64 = 64;
 
 const LOG: &str = "daemon.log";
-
-/// A longer log is emptied at the next mount.
-const LOG_BYTES_MAX: u64 = 1 << 20;
 
 type Result<T> = std::result::Result<T, ErrorBody>;
 
@@ -301,9 +297,7 @@ pub fn open_log(state: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         opened => opened,
     };
     let file = File::from(opened?);
-    if file.metadata()?.size() > LOG_BYTES_MAX {
-        file.set_len(0)?;
-    }
+    logger::shorten(&file)?;
     Ok(file.into())
 }
 
