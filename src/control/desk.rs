@@ -10,6 +10,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -48,11 +49,17 @@ pub struct Desk {
     memory: Memory,
 }
 
-/// Numbers are assigned once and kept: the kernel may remember any. They are few, because only
-/// looked-up entries have one.
+/// The entries that the kernel knows, by their numbers. An entry's number is a hash of what it is: listings, which are
+/// long and often read, tell it of entries that are not in here.
 struct Nodes {
-    items: Vec<Item>,
-    numbers: HashMap<Item, u64>,
+    known: HashMap<u64, Known>,
+    hasher: RandomState,
+}
+
+struct Known {
+    item: Item,
+    /// How often the kernel was told of it and has not forgotten that.
+    lookups: u64,
 }
 
 #[derive(Clone)]
@@ -69,23 +76,37 @@ struct Text {
 
 impl Nodes {
     fn new() -> Self {
-        let mut nodes = Self { items: Vec::new(), numbers: HashMap::new() };
-        nodes.number(&Item::Root);
-        nodes
+        let root = Known { item: Item::Root, lookups: 0 };
+        Self { known: HashMap::from([(DESK_ROOT, root)]), hasher: RandomState::new() }
     }
 
-    fn number(&mut self, item: &Item) -> u64 {
-        if let Some(number) = self.numbers.get(item) {
-            return *number;
+    /// The number that an entry has or would have; the next one where another has that.
+    fn number(&self, item: &Item) -> u64 {
+        let mut number = DESK_ROOT + self.hasher.hash_one(item) % DESK_ROOT;
+        while self.known.get(&number).is_some_and(|known| known.item != *item) {
+            number += 1;
         }
-        let number = DESK_ROOT + self.items.len() as u64;
-        self.items.push(item.clone());
-        self.numbers.insert(item.clone(), number);
         number
     }
 
+    fn look_up(&mut self, item: Item) -> u64 {
+        let number = self.number(&item);
+        self.known.entry(number).or_insert(Known { item, lookups: 0 }).lookups += 1;
+        number
+    }
+
+    /// The root stays: it is found by its number, and its lookups are not counted.
+    fn forget(&mut self, node: u64, lookups: u64) {
+        if let Some(known) = self.known.get_mut(&node).filter(|known| known.item != Item::Root) {
+            known.lookups = known.lookups.saturating_sub(lookups);
+            if known.lookups == 0 {
+                self.known.remove(&node);
+            }
+        }
+    }
+
     fn item(&self, node: u64) -> Option<&Item> {
-        self.items.get(usize::try_from(node.checked_sub(DESK_ROOT)?).ok()?)
+        self.known.get(&node).map(|known| &known.item)
     }
 }
 
@@ -101,10 +122,16 @@ impl Desk {
         }
     }
 
+    /// Counts as one lookup of the node that it returns.
     pub fn lookup(&self, parent: u64, name: &OsStr) -> Result<(u64, VirtualMeta), i32> {
         let item = self.item(parent)?.child(name).ok_or(libc::ENOENT)?;
         let meta = files::meta(&item, &self.project)?;
-        Ok((self.nodes.lock().number(&item), meta))
+        Ok((self.nodes.lock().look_up(item), meta))
+    }
+
+    /// The kernel lets go of so many lookups of a node.
+    pub fn forget(&self, node: u64, lookups: u64) {
+        self.nodes.lock().forget(node, lookups);
     }
 
     /// Fails with ENOENT for an entry no longer held or kept.
@@ -115,7 +142,7 @@ impl Desk {
     /// Returns names, nodes, and whether each is a directory.
     pub fn list(&self, node: u64) -> Result<Vec<(OsString, u64, bool)>, i32> {
         let children = files::children(&self.item(node)?, &self.project)?;
-        let mut nodes = self.nodes.lock();
+        let nodes = self.nodes.lock();
         Ok(children.into_iter().map(|(name, item)| (name, nodes.number(&item), item.is_dir())).collect())
     }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use fuser::{FileHandle, FileType, INodeNo};
 
 use super::answer::Xattr;
-use super::attr::{self, Shown};
+use super::attr::{self, Named, Shown};
 use super::door::Door;
 use super::listing::{Listed, Listing, Listings};
 use super::observer;
@@ -85,6 +85,26 @@ fn what_is_at_the_desk_is_not_remembered() {
     let shown = Shown::of_desk(DESK_ROOT + 5, &meta);
     assert_eq!(shown.ttl, Duration::ZERO);
     assert_eq!((shown.attr.ino.0, shown.attr.blocks, shown.attr.perm), (DESK_ROOT + 5, 2, 0o666));
+}
+
+/// Others list what is there again and again, and each time something else may be.
+#[test]
+fn of_what_is_listed_at_the_desk_only_what_the_kernel_knows_is_kept() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (_overlay, door) = door_to(scratch.path());
+    let (view, root) = (&door.view, INodeNo(DESK_ROOT));
+    let listed = view.list(root).unwrap();
+    let notice = INodeNo(listed.iter().find(|entry| entry.name == "NOTICE.md").unwrap().inode);
+    let is_known = || view.attributes(notice).is_ok();
+    let look_up = || view.lookup(root, "NOTICE.md".as_ref()).and_then(Named::entry).unwrap().attr.ino;
+    assert!(!is_known());
+    assert_eq!([look_up(), look_up()], [notice; 2]);
+    view.forget(notice, 1);
+    assert!(is_known());
+    view.forget(notice, 1);
+    assert!(!is_known());
+    view.forget(root, 5);
+    assert_eq!((view.list(root).unwrap(), look_up()), (listed, notice));
 }
 
 #[test]

@@ -101,8 +101,7 @@ impl View {
     pub fn forget(&self, ino: INodeNo, lookups: u64) {
         match node(ino) {
             Whose::Overlay(node) => self.overlay.forget(node, lookups),
-            // The desk counts no lookups.
-            Whose::Desk(_) => {}
+            Whose::Desk(node) => self.desk.forget(node, lookups),
         }
     }
 
