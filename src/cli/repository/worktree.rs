@@ -2,16 +2,20 @@
 //! is held is in no file that git looks at, and the state directory would go with the work tree.
 
 use std::ffi::OsStr;
-use std::fs::OpenOptions;
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use rustix::fs::Mode;
+use rustix::fs::{Mode, OFlags};
 
 use super::{DIRECTORY, own_directory, read_line};
 use crate::sys::file;
+use crate::sys::tree::Place;
+
+const LOCK: &str = "locked";
 
 /// Git shows the file's content as the reason. By it we know our lock from a person's.
 const REASON: &str = "fettlefs is mounted on this work tree or holds changes of it: see `fettlefs status`";
@@ -40,16 +44,31 @@ fn own_of_linked(project: &Path) -> io::Result<Option<PathBuf>> {
 }
 
 fn lock(own: &Path) -> io::Result<()> {
-    let mut made = match OpenOptions::new().write(true).create_new(true).open(own.join("locked")) {
-        Err(err) if err.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
-        made => made?,
-    };
-    file::give_to_owner_of(rustix::fs::open(own, DIRECTORY, Mode::empty())?.as_fd(), made.as_fd())?;
-    made.write_all(REASON.as_bytes())
+    let directory = Arc::new(rustix::fs::open(own, DIRECTORY, Mode::empty())?);
+    let lock = Place { dir: directory, name: LOCK.into() };
+    if lock.stat()?.is_some() {
+        return Ok(());
+    }
+    match make(&lock) {
+        Err(err) if err.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
+}
+
+/// In one step, where the file system can: of an empty one that a killed process left nobody would know whose it is, for
+/// a person's lock may be empty, too.
+fn make(lock: &Place) -> io::Result<()> {
+    let mode = Mode::from_raw_mode(0o666);
+    let nameless = lock.create_nameless(mode)?;
+    let is_nameless = nameless.is_some();
+    let mut made = nameless.map_or_else(|| lock.create(OFlags::WRONLY, mode).map(File::from), Ok)?;
+    file::give_to_owner_of(lock.dir.as_fd(), made.as_fd())?;
+    made.write_all(REASON.as_bytes())?;
+    if is_nameless { lock.name_file(&made) } else { Ok(()) }
 }
 
 fn unlock(own: &Path) -> io::Result<()> {
-    let lock = own.join("locked");
+    let lock = own.join(LOCK);
     match read_line(&lock) {
         Ok(reason) if reason == REASON.as_bytes() => std::fs::remove_file(lock),
         Err(err) if err.kind() != io::ErrorKind::NotFound => Err(err),
@@ -60,6 +79,7 @@ fn unlock(own: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::steps::{Area, Calls, Ended, Fate, Steps, Trap, apart, assert_passes_apart};
     use std::fs;
 
     /// A work tree `w`, and the directory that the repository has for it.
@@ -80,6 +100,36 @@ mod tests {
             lock_while(&tree, || is_needed).expect("told");
             assert_eq!(own.join("locked").exists(), is_needed);
         }
+    }
+
+    /// By which a process knows that it may be ended.
+    const ALONE: &str = "FETTLE_WORKTREE_ALONE";
+
+    #[test]
+    fn no_lock_of_a_killed_daemon_is_taken_for_a_person_s() {
+        assert_passes_apart("cli::repository::worktree::tests::killed_at_each_step", (ALONE, "1"));
+    }
+
+    #[test]
+    fn killed_at_each_step() {
+        if std::env::var_os(ALONE).is_none() {
+            return;
+        }
+        let scratch = tempfile::tempdir().expect("scratch");
+        let (tree, own) = linked(scratch.path());
+        let killed = (1..).take_while(|at| {
+            let ended = apart(|| {
+                let area = Area::Below { dir: own.clone(), but: None };
+                let trap = Trap { calls: Calls::Changing, area, at: *at, fate: Fate::Killed, reserve: None };
+                let _steps = Steps::watch(trap).expect("steps");
+                lock_while(&tree, || true).expect("locked");
+                0
+            });
+            lock_while(&tree, || false).expect("unlocked");
+            assert!(!own.join(LOCK).exists(), "killed at step {at}");
+            ended.expect("a process") == Ended::Killed
+        });
+        assert!(killed.count() > 0);
     }
 
     #[test]
