@@ -214,6 +214,10 @@ impl News {
     pub fn is_there(&self) -> bool {
         self.0.has_news()
     }
+
+    pub fn is_of(&self, place: &Place) -> bool {
+        Arc::ptr_eq(&self.0, &place.uring)
+    }
 }
 
 fn bytes<const N: usize>(from: &[u8], at: usize) -> [u8; N] {

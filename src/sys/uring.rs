@@ -8,7 +8,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::io_uring::{
     IORING_OFF_SQ_RING, IORING_OFF_SQES, IoringEnterFlags, IoringFeatureFlags, IoringSetupFlags, IoringSqFlags,
     io_uring_enter, io_uring_params, io_uring_setup,
@@ -22,6 +24,10 @@ const ENTRIES: u32 = 2;
 /// `struct io_uring_cqe`: eight bytes of ours, the result, flags.
 const COMPLETION_BYTES: usize = 16;
 const RESULT: usize = 8;
+
+/// How often one entry is tried, and how long is waited in between.
+const TRIES_MAX: u32 = 10_000;
+const PAUSE: Duration = Duration::from_millis(1);
 
 pub struct Uring {
     fd: OwnedFd,
@@ -68,11 +74,17 @@ impl Uring {
         }
         let mut unsubmitted = u32::from(entry.is_some());
         let flags = if awaited { IoringEnterFlags::GETEVENTS } else { IoringEnterFlags::empty() };
+        let mut tries = 0;
         loop {
             // SAFETY: what the entry leads to is as the caller says.
             match unsafe { io_uring_enter(&self.fd, unsubmitted, awaited.into(), flags) } {
                 Ok(submitted) => unsubmitted -= submitted.min(unsubmitted),
-                Err(rustix::io::Errno::INTR) => {}
+                Err(Errno::INTR) => {}
+                // The kernel is short of memory. The entry is written and waits here, so nothing is done twice.
+                Err(Errno::AGAIN | Errno::BUSY | Errno::NOMEM) if tries < TRIES_MAX => {
+                    tries += 1;
+                    std::thread::sleep(PAUSE);
+                }
                 Err(err) => return Err(err.into()),
             }
             if unsubmitted == 0 && (!awaited || self.done().is_some()) {

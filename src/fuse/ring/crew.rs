@@ -65,6 +65,22 @@ struct Crew {
     on_offer: AtomicUsize,
 }
 
+/// A thread of a crew, counted until it ends, however it does.
+struct Counted(Arc<Crew>);
+
+impl Counted {
+    fn of(crew: Arc<Crew>) -> Self {
+        crew.all.threads.fetch_add(1, Ordering::Relaxed);
+        Self(crew)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.all.threads.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// The result of putting a place on offer.
 type Offered = io::Result<()>;
 
@@ -128,31 +144,42 @@ impl Crews {
 impl Crew {
     /// Starts a thread, which says when it is on offer.
     fn add(self: &Arc<Self>, offered: impl FnOnce(Offered) + Send + 'static) -> io::Result<()> {
-        let crew = self.clone();
-        self.all.threads.fetch_add(1, Ordering::Relaxed);
-        let started = thread::start(&format!("ring-{}", self.ring), move || crew.serve(offered));
-        started.map(drop).inspect_err(|_| {
-            self.all.threads.fetch_sub(1, Ordering::Relaxed);
-        })
+        let counted = Counted::of(self.clone());
+        let serve = move || {
+            let served = counted.0.serve(offered);
+            let crew = counted.0.clone();
+            drop(counted);
+            if let Err(err) = served {
+                // The program that asked may wait until the session ends.
+                log::error!("take a request by a ring: {err}");
+                crew.add_in_need();
+            }
+        };
+        thread::start(&format!("ring-{}", self.ring), serve).map(drop)
     }
 
-    fn serve(self: Arc<Self>, offered: impl FnOnce(Offered)) {
+    /// Serves until the session ends. An error if it has to stop before; none if it could not begin, which `offered` is
+    /// told.
+    fn serve(self: &Arc<Self>, offered: impl FnOnce(Offered)) -> io::Result<()> {
         if let Err(err) = processor::stay_on(usize::from(self.ring)) {
             log::debug!("stay on processor {}: {err}", self.ring);
         }
         let server = &self.all.server;
         let mut place = match Place::offer(server.device.clone(), self.ring, self.all.payload_bytes) {
             Ok(place) => place,
-            Err(err) => return offered(Err(err)),
+            Err(err) => {
+                offered(Err(err));
+                return Ok(());
+            }
         };
         self.all.places.write().push(place.news());
         self.on_offer.fetch_add(1, Ordering::SeqCst);
         offered(Ok(()));
-        if let Err(err) = self.serve_at(&mut place) {
-            // The program that asked may wait until the session ends.
-            log::error!("take a request by a ring: {err}");
-            self.add_in_need();
-        }
+        let served = self.serve_at(&mut place);
+        // It has stopped while it waited for a request.
+        self.on_offer.fetch_sub(1, Ordering::SeqCst);
+        self.all.places.write().retain(|news| !news.is_of(&place));
+        served
     }
 
     /// Serves requests until the session ends.
@@ -197,5 +224,32 @@ impl Crew {
         if let Err(err) = added {
             log::warn!("start a thread for ring {}: {err}", self.ring);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuse::tests::door_to;
+
+    /// What ends is not counted any more: otherwise one that fails for want of something would be missed for ever.
+    #[test]
+    fn a_thread_that_gets_no_place_is_not_counted() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (_overlay, door) = door_to(scratch.path());
+        let no_device = Arc::new(std::fs::File::open("/dev/null").unwrap().into());
+        let server = Server { door: Arc::new(door), device: no_device };
+        let (threads, places, releases) = Default::default();
+        let all = Arc::new(Crews { server, payload_bytes: 4096, threads, places, releases });
+        let crew = Arc::new(Crew { all: all.clone(), ring: 0, on_offer: AtomicUsize::new(0) });
+        let (told, offers) = channel();
+        crew.add(move |offered| told.send(offered).unwrap()).unwrap();
+        assert!(offers.recv().unwrap().is_err());
+        let begun = Instant::now();
+        while all.threads.load(Ordering::Relaxed) > 0 && begun.elapsed() < Duration::from_secs(10) {
+            std::thread::yield_now();
+        }
+        let left = (all.threads.load(Ordering::Relaxed), crew.on_offer.load(Ordering::SeqCst), all.places.read().len());
+        assert_eq!(left, (0, 0, 0));
     }
 }
