@@ -14,3 +14,12 @@ pub fn start<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send + 's
         work()
     })
 }
+
+/// Does `work` where there is room for some hundred calls.
+#[cfg(test)]
+pub fn on_a_small_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let started = Builder::new().stack_size(256 << 10).spawn_scoped(scope, work);
+        started.expect("a thread").join().expect("it has room")
+    })
+}

@@ -110,17 +110,52 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// With a directory that was to land, or to go, only those entries go that were to land in it or to go with it.
+    /// With a directory that was to land, or to go, only those entries go that were to land in it or to go with it. In
+    /// a loop, because a program may nest more directories than a stack has room for calls.
     fn temp_dir(&self, path: &RelPath) -> Result<()> {
-        let doing = || format!("sweep {path}");
-        let within = self.lower.list(path).doing(doing)?;
-        let within = within.iter().filter_map(|entry| Some((path.join(&entry.name).ok()?, entry)));
-        let swept = within.map(|(path, entry)| match entry.kind {
-            _ if is_temp_name(&entry.name) => self.name(&path).map(|_| ()),
-            FileKind::Directory => self.temp_dir(&path),
-            _ => Ok(()),
+        let (mut dirs, mut looked_into) = (vec![path.clone()], 0);
+        let mut swept = Ok(());
+        while let Some(dir) = dirs.get(looked_into).cloned() {
+            looked_into += 1;
+            swept = swept.and(self.temp_entries(&dir).map(|below| dirs.extend(below)));
+        }
+        // What is in a directory goes before it.
+        swept.and(first_error(dirs.iter().rev().map(|dir| {
+            let doing = || format!("sweep {dir}");
+            remove_if_empty(&self.lower.place(dir).doing(doing)?).doing(doing)
+        })))
+    }
+
+    /// Removes the temporary names of files in such a directory, and returns the directories in it.
+    fn temp_entries(&self, dir: &RelPath) -> Result<Vec<RelPath>> {
+        let mut below = Vec::new();
+        let entries = self.lower.list(dir).doing(|| format!("sweep {dir}"))?;
+        let entries = entries.iter().filter_map(|entry| Some((dir.join(&entry.name).ok()?, entry)));
+        let swept = entries.map(|(path, entry)| match entry.kind {
+            FileKind::Directory if !self.spared.contains(&path) => {
+                below.push(path);
+                Ok(())
+            }
+            _ => self.name(&path).map(drop),
         });
         first_error(swept)?;
-        remove_if_empty(&self.lower.place(path).doing(doing)?).doing(doing)
+        Ok(below)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::thread::on_a_small_stack;
+
+    #[test]
+    fn a_deep_tree_under_a_temporary_name_goes() {
+        let scratch = tempfile::tempdir().unwrap();
+        let temp = scratch.path().join(".fettle-tmp-0123456789abcdef");
+        std::fs::create_dir_all(temp.join("d/".repeat(1000))).unwrap();
+        let lower = Tree::open(scratch.path()).unwrap();
+        let name = RelPath::parse(b".fettle-tmp-0123456789abcdef").unwrap();
+        assert!(on_a_small_stack(|| Sweep::of(&lower).name(&name).unwrap()));
+        assert!(!temp.exists());
     }
 }

@@ -21,13 +21,14 @@ pub(super) fn foreign_in(
     within: &RelPath,
     goes: &impl Fn(&RelPath) -> bool,
 ) -> std::io::Result<Option<RelPath>> {
-    for entry in tree.list(within)?.into_iter().filter(|entry| !is_temp_name(&entry.name)) {
-        let Ok(path) = within.join(&entry.name) else { continue };
-        if entry.kind != FileKind::Directory || !goes(&path) {
-            return Ok(Some(path));
-        }
-        if let Some(found) = foreign_in(tree, &path, goes)? {
-            return Ok(Some(found));
+    let mut dirs = vec![within.clone()];
+    while let Some(dir) = dirs.pop() {
+        for entry in tree.list(&dir)?.into_iter().filter(|entry| !is_temp_name(&entry.name)) {
+            let Ok(path) = dir.join(&entry.name) else { continue };
+            if entry.kind != FileKind::Directory || !goes(&path) {
+                return Ok(Some(path));
+            }
+            dirs.push(path);
         }
     }
     Ok(None)
@@ -43,26 +44,39 @@ pub(in crate::store) fn keep_foreign(store: &Store, path: &RelPath, place: &Plac
     }
 }
 
-/// Empties a directory that stood at `path`, except for temporary names, so that it can go.
+/// Empties a directory that stood at `path`, except for temporary names, so that it can go. In a loop, because a
+/// program may nest more directories than a stack has room for calls.
 fn keep_within(store: &Store, path: &RelPath, dir: &Place) -> Result<()> {
     let doing = || format!("keep what somebody wrote in {path}");
-    let dir = Arc::new(dir.open(OFlags::RDONLY | OFlags::DIRECTORY).doing(doing)?);
-    for entry in tree::list(dir.as_fd()).doing(doing)? {
-        let place = Place { dir: Arc::clone(&dir), name: entry.name };
-        let (Ok(path), Some(meta)) = (path.join(&place.name), place.stat().doing(doing)?) else { continue };
-        match meta.kind {
-            _ if is_temp_name(&place.name) => {}
-            FileKind::Directory => {
-                keep_within(store, &path, &place)?;
-                remove_if_empty(&place).doing(doing)?;
-            }
-            _ => {
+    let tree = dir.open(OFlags::RDONLY | OFlags::DIRECTORY).and_then(Tree::from_root).doing(doing)?;
+    let (mut dirs, mut emptied) = (vec![RelPath::root()], 0);
+    while let Some(dir) = dirs.get(emptied).cloned() {
+        emptied += 1;
+        dirs.extend(keep_files(store, path, &tree, &dir)?);
+    }
+    // What is in a directory goes before it.
+    let mut below = dirs[1..].iter().rev();
+    below.try_for_each(|dir| remove_if_empty(&tree.place(dir)?)).doing(doing)
+}
+
+/// The same for one directory within `tree`, which stood at `path`. Returns the directories in it.
+fn keep_files(store: &Store, path: &RelPath, tree: &Tree, dir: &RelPath) -> Result<Vec<RelPath>> {
+    let doing = || format!("keep what somebody wrote in {path}");
+    let opened = Arc::new(tree.open_at(dir, OFlags::RDONLY | OFlags::DIRECTORY).doing(doing)?);
+    let mut below = Vec::new();
+    for entry in tree::list(opened.as_fd()).doing(doing)?.into_iter().filter(|entry| !is_temp_name(&entry.name)) {
+        let place = Place { dir: Arc::clone(&opened), name: entry.name };
+        let (Ok(within), Some(meta)) = (dir.join(&place.name), place.stat().doing(doing)?) else { continue };
+        match (meta.kind, within.rebase(&RelPath::root(), path)) {
+            (FileKind::Directory, _) => below.push(within),
+            (_, Some(path)) => {
                 keep_entry(store, &path, &place, &meta)?;
                 place.unlink().doing(doing)?;
             }
+            (_, None) => {}
         }
     }
-    Ok(())
+    Ok(below)
 }
 
 fn keep_entry(store: &Store, path: &RelPath, place: &Place, meta: &Meta) -> Result<()> {
@@ -131,5 +145,30 @@ pub(in crate::store) fn remove_if_empty(place: &Place) -> std::io::Result<()> {
     match place.remove_dir() {
         Err(err) if is_absent(&err) || err.raw_os_error() == Some(libc::ENOTEMPTY) => Ok(()),
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Location;
+    use crate::sys::thread::on_a_small_stack;
+
+    #[test]
+    fn what_somebody_wrote_in_a_deep_tree_is_found_and_kept() {
+        let scratch = tempfile::tempdir().unwrap();
+        let deep = scratch.path().join("gone").join("d/".repeat(1000));
+        std::fs::create_dir_all(&deep).unwrap();
+        std::fs::write(deep.join("f"), "theirs").unwrap();
+        let lower = Tree::open(scratch.path()).unwrap();
+        let store = Store::open(&lower, &Location::default()).unwrap();
+        let gone = RelPath::parse(b"gone").unwrap();
+        let place = lower.place(&gone).unwrap();
+        let found = || foreign_in(&lower, &gone, &|_| true).unwrap();
+        assert!(on_a_small_stack(found).is_some_and(|path| path.as_bytes().ends_with(b"/d/f")));
+        on_a_small_stack(|| keep_foreign(&store, &gone, &place).unwrap());
+        place.remove_dir().unwrap();
+        let backups = store.backups().unwrap();
+        assert!(matches!(&backups[..], [backup] if backup.path.as_bytes().ends_with(b"/d/f")), "{backups:?}");
     }
 }
