@@ -72,6 +72,8 @@ enum End {
 /// Where the view is mounted, and how it is reached from here.
 struct Standing {
     number: Device,
+    /// The project, as the mount table names it.
+    source: PathBuf,
     abort: Arc<ConnectionAbort>,
     path: PathBuf,
     /// In the namespace of runs, where unmounting would uncover the project.
@@ -88,7 +90,7 @@ impl Standing {
             None => plan.mountpoint.clone(),
         };
         let abort = Arc::new(ConnectionAbort::of(number.minor));
-        Self { number, abort, path, is_kept: keeper.is_some() }
+        Self { number, source: plan.project.clone(), abort, path, is_kept: keeper.is_some() }
     }
 
     /// Takes the mount away, so that no program enters it. A mount of runs stays and only its connection is cut: what
@@ -106,7 +108,7 @@ impl Standing {
 
     /// Where the view is by now: a directory above it may have been renamed.
     fn present_path(&self) -> PathBuf {
-        let found = mountpoint_of(self.number, &self.path);
+        let found = mountpoint_of((self.number, &self.source), &self.path);
         let found = found.inspect_err(|err| log::warn!("look for the view in the mount table: {err}"));
         found.ok().flatten().unwrap_or_else(|| self.path.clone())
     }

@@ -119,9 +119,11 @@ pub fn mount_on(number: Device) -> io::Result<Option<MountEntry>> {
     Ok(all.into_iter().find(|mount| mount.device != number && below.contains(&mount.parent)))
 }
 
-/// Where a file system is mounted, of which `usual` is one of the places, or was. `None` if it is mounted nowhere.
-pub fn mountpoint_of(number: Device, usual: &Path) -> io::Result<Option<PathBuf>> {
-    let mut there: Vec<_> = mounts()?.into_iter().filter(|mount| mount.device == number).collect();
+/// Where a file system is mounted, of which `usual` is one of the places, or was. `None` if it is mounted nowhere: then
+/// another, of another source, may have been given its number.
+pub fn mountpoint_of((number, source): (Device, &Path), usual: &Path) -> io::Result<Option<PathBuf>> {
+    let is_of = |mount: &MountEntry| mount.device == number && mount.source == source.as_os_str();
+    let mut there: Vec<_> = mounts()?.into_iter().filter(is_of).collect();
     // Bind mounts of it came later.
     there.sort_by_key(|mount| (mount.mountpoint != usual, mount.root != Path::new("/"), mount.id));
     Ok(there.into_iter().next().map(|mount| mount.mountpoint))

@@ -372,3 +372,12 @@ fn complaints_are_passed_on(dir: &Path) {
     assert!(error.contains("fusermount3: "), "{error}");
     assert_eq!(mount_at(dir).unwrap(), None);
 }
+
+/// A number that is free again may be another's by now.
+#[test]
+fn a_mount_is_found_by_its_number_and_its_source() {
+    let any = mounts().unwrap().remove(0);
+    let find = |source: &str| mountpoint_of((any.device, Path::new(source)), &any.mountpoint).unwrap();
+    assert_eq!(find(any.source.to_str().unwrap()), Some(any.mountpoint.clone()));
+    assert_eq!(find("/of/another"), None);
+}
