@@ -91,6 +91,22 @@ fn below(DeadMount { project, .. }: &DeadMount) -> Option<Tree> {
     }
 }
 
+/// Ends the session of a daemon that has died, whose mount a person has taken away. An error if another process has the
+/// project.
+pub fn end_session(place: &Place) -> Result<(), ErrorBody> {
+    let location = sources::location()?;
+    let lower = Tree::open(&place.root).map_err(|err| failure(&format!("open {}", place.root.display()), &err))?;
+    if !StateDirs::exist(&lower, &location).map_err(store_failure)? {
+        return Ok(());
+    }
+    let _lock = Lock::take(&lower, &location).map_err(store_failure)?;
+    let project = open(place, lower, &location, Op::Unmount)?;
+    let overlay = &project.overlay;
+    repository::tell(&project.path, overlay, false);
+    overlay.session_ended().map_err(|err| ErrorBody::new(ErrorCode::Io, err.to_string()))?;
+    overlay.store().dirs().clear_holder().map_err(store_failure)
+}
+
 fn not_mounted(place: &Place, request: &Request) -> ErrorBody {
     let message = format!("{}: {} is not mounted", request.op, place.root.display());
     ErrorBody::new(ErrorCode::NotMounted, message)
@@ -128,7 +144,8 @@ fn open(place: &Place, lower: Tree, location: &Location, op: Op) -> Result<Proje
 /// in the project must not be guessed.
 fn asks_rules(op: Op) -> bool {
     match op {
-        Op::Confirm | Op::Rollback | Op::Undo | Op::Patch | Op::Reload => true,
+        // The end of a session purges.
+        Op::Confirm | Op::Rollback | Op::Undo | Op::Patch | Op::Reload | Op::Unmount => true,
         Op::Status
         | Op::Diff
         | Op::Discard
@@ -139,7 +156,7 @@ fn asks_rules(op: Op) -> bool {
         | Op::External
         | Op::RequestReview
         | Op::Fsck => false,
-        Op::Read | Op::Meter | Op::Check | Op::Flush | Op::Unmount | Op::Run | Op::Leave | Op::Version => false,
+        Op::Read | Op::Meter | Op::Check | Op::Flush | Op::Run | Op::Leave | Op::Version => false,
     }
 }
 

@@ -5,12 +5,12 @@ use super::mount_start::{take_away, take_dead_away};
 use super::outcome::Tense;
 use super::text::Text;
 use super::{Desk, Failure, at_least, held, outcome};
-use crate::client::{Client, ClientError, DeadMount, Reach};
+use crate::client::{Client, ClientError, DeadMount, Reach, find, reach};
 use crate::protocol::{ErrorCode, Exit, Held, HeldAtUnmount, Op, Reply, Request, UnmountReply, VersionReply};
 use crate::sys::mount::is_dead;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags};
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -68,7 +68,7 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
 /// Tells a caller that stands in the view to leave: its shell keeps a directory in which nothing answers any more.
 fn say_who_is_left_inside() -> Result<(), Failure> {
     if is_dead(Path::new(".")) {
-        writeln!(std::io::stderr(), "fettlefs: you stand in the view that is gone: cd .")?;
+        writeln!(io::stderr(), "fettlefs: you stand in the view that is gone: cd .")?;
     }
     Ok(())
 }
@@ -123,9 +123,10 @@ pub fn render(reply: &UnmountReply, text: &mut Text) {
     }
 }
 
-/// Takes away a mount whose daemon is gone. Nothing can be lost: what it held is in the state directory.
+/// Takes away a mount whose daemon is gone, and ends the session. Nothing can be lost: what it held is in the state
+/// directory.
 fn detach(dead: &DeadMount, arguments: &Arguments, desk: &Desk) -> Result<Exit, Failure> {
-    let DeadMount { mountpoint, project } = dead;
+    let mountpoint = &dead.mountpoint;
     if arguments.confirm_all || arguments.discard_all {
         let message = format!(
             "{dead}, and nobody decides for it: `fettlefs unmount {}` detaches it, and `fettlefs confirm` and `fettlefs \
@@ -140,6 +141,10 @@ fn detach(dead: &DeadMount, arguments: &Arguments, desk: &Desk) -> Result<Exit, 
         take_away(mountpoint)?;
         // Those left by daemons that died earlier.
         take_dead_away(mountpoint)?;
+        let project = present(dead);
+        if let Err(failure) = end_session(project) {
+            reply.notices.push(format!("the session goes on at the next mount: {}", failure.message()));
+        }
         match waiting(project) {
             Ok(held) => (reply.held_count, reply.held) = (held.len() as u64, held),
             Err(failure) => reply.notices.push(format!("what it held is not known: {}", failure.message())),
@@ -147,6 +152,24 @@ fn detach(dead: &DeadMount, arguments: &Arguments, desk: &Desk) -> Result<Exit, 
     }
     desk.answer(&Reply::Unmount(reply.clone()), Length::Short, |text| render(&reply, text))?;
     Ok(Exit::Done)
+}
+
+/// Where the project of a mount that is gone is by now. The mount table names it as it was named at the mount, while a
+/// directory above it may have been renamed; a view over the project itself was renamed with it.
+fn present(DeadMount { mountpoint, project }: &DeadMount) -> &Path {
+    match std::fs::symlink_metadata(project) {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => mountpoint,
+        Ok(_) | Err(_) => project,
+    }
+}
+
+/// Ends the session as the daemon would have done, unless there is another daemon by now, or another dead mount.
+fn end_session(project: &Path) -> Result<(), Failure> {
+    let place = find(project)?;
+    match reach(&place)? {
+        Reach::Offline => Ok(super::offline::end_session(&place)?),
+        Reach::View(_) | Reach::Socket(_) | Reach::Stale(_) => Ok(()),
+    }
 }
 
 /// Checks that the caller is outside of runs. Damaged state is no reason to refuse: a process that can damage it below a

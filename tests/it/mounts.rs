@@ -460,6 +460,32 @@ fn a_dead_mount_is_replaced_and_what_it_held_is_there() {
     assert_eq!(again.assert_held("a", "all new\n", &lines(100)).id, id);
 }
 
+/// Also where the mount table names the project as it was named at the mount.
+#[test]
+fn a_session_whose_daemon_is_dead_ends_when_its_mount_is_taken_away() {
+    for by_now in ["around", "renamed"] {
+        let scratch = mounted_scratch!();
+        let (root, project) = (scratch.root(), scratch.root().join(by_now).join("p"));
+        let around = root.join("around");
+        fs::create_dir_all(around.join("p")).expect("mkdir");
+        let fettlefs = |dir: &Path, args: &[&str]| {
+            let output = scratch.fettlefs().current_dir(root).arg("-C").arg(dir).args(args).output();
+            Output::from(output.expect("the built program runs")).ok()
+        };
+        fettlefs(&around, &["mount", "p"]);
+        fs::write(around.join("p/made"), lines(300)).expect("write");
+        eventually("every process of the daemon is gone", || scratch.daemons().into_iter().map(kill).count() == 0);
+        fs::rename(&around, root.join(by_now)).expect("rename");
+        fettlefs(&project, &["unmount"]);
+        fettlefs(&project, &["mount", "."]);
+        fs::remove_file(project.join("made")).expect("delete");
+        let status = fettlefs(&project, &["status", "--json"]).json();
+        assert_eq!(status["held"][0]["path"], "made", "another session's large file is not deleted unreviewed");
+        assert!(fettlefs(&project, &["log"]).stdout.contains("session ended"), "and the log tells of the end");
+        fettlefs(&project, &["unmount"]);
+    }
+}
+
 /// The project cannot be reached below a dead mount then, which goes first.
 #[test]
 fn a_dead_mount_is_replaced_where_other_mounts_lie_in_the_project() {
