@@ -484,6 +484,39 @@ fn plain_umount_takes_dead_mounts_below_along() {
     assert!(!view.is_mounted());
 }
 
+/// As when somebody puts the old clone aside and clones anew.
+#[test]
+fn another_daemon_covers_the_project_where_it_is_by_now_and_nothing_else() {
+    let scratch = mounted_scratch!();
+    let [around, renamed] = ["around", "renamed"].map(|name| scratch.root().join(name));
+    let [project, moved] = [&around, &renamed].map(|around| around.join("p"));
+    let ask = |dir: &Path, args: &[&str]| {
+        let output = scratch.fettlefs().current_dir(scratch.root()).arg("-C").arg(dir).args(args).output();
+        Output::from(output.expect("the built program runs"))
+    };
+    let daemon = || {
+        let status = ask(&moved, &["status", "--json"]);
+        if status.status == 0 { status.json()["pid"].as_i64() } else { None }
+    };
+    let write = |dir: &Path, content: &str| {
+        fs::create_dir_all(dir).and_then(|()| fs::write(dir.join("a"), content)).expect("write");
+    };
+    let reads = |dir: &Path| fs::read_to_string(dir.join("a")).unwrap_or_default();
+    write(&project, &lines(100));
+    ask(&around, &["mount", "p"]).ok();
+    write(&project, &rewritten());
+    fs::rename(&around, &renamed).expect("rename");
+    write(&project, "new");
+    let killed = daemon().expect("a daemon");
+    kill(i32::try_from(killed).expect("a pid"));
+    let is_served_again = || daemon().is_some_and(|pid| pid != killed);
+    assert!(within(STARTED_AGAIN, is_served_again), "no other daemon answers");
+    assert_eq!((reads(&moved), reads(&project)), (rewritten(), "new".to_owned()));
+    ask(&moved, &["unmount"]).ok();
+    assert_eq!((reads(&moved), reads(&project)), (lines(100), "new".to_owned()));
+    eventually("no process is left", || scratch.daemons().is_empty());
+}
+
 #[test]
 fn the_log_stays_short_while_a_mount_lasts() {
     let scratch = mounted_scratch!();

@@ -16,7 +16,7 @@ use crate::client::{Client, ClientError, DeadMount, fettle_mounts, patiently};
 use crate::overlay::RuleSource;
 use crate::protocol::{ErrorCode, Op, Reply, Request, STATE_DIRECTORY, VersionReply};
 use crate::store::{self, Location};
-use crate::sys::mount::{self, FS_TYPE, MountEntry, UnmountMode, is_death};
+use crate::sys::mount::{self, Device, FS_TYPE, MountEntry, UnmountMode, is_death};
 use crate::sys::parcel::Parcel;
 use crate::sys::xattr::Gift;
 
@@ -34,6 +34,8 @@ pub struct Plan {
     pub caller: Caller,
     /// A dead mount was on the mountpoint when the plan was made.
     was_shut: bool,
+    /// The present daemon's mount for everyone, as [`Self::know_mount`] found it.
+    mounted: Option<Device>,
     /// The project itself, opened before anything covered it, so neither the coming mount nor a dead one is in the way.
     lower: Parcel,
 }
@@ -44,6 +46,7 @@ impl Plan {
         let source = sources::rule_source(&project, Some(&mountpoint), &arguments.settings)?;
         let plan = Self {
             was_shut: dead_mount_at(&mountpoint)?.is_some(),
+            mounted: None,
             project,
             mountpoint,
             source,
@@ -117,6 +120,51 @@ impl Plan {
     pub fn know_state(&mut self) -> Result<(), Failure> {
         let instance = self.read_instance(&self.open_state().map_err(|err| self.state_failed(err))?)?;
         self.location.known = Some(instance);
+        Ok(())
+    }
+
+    /// Remembers the mount that stands, by a number that a renamed directory does not change.
+    pub fn know_mount(&mut self) -> Result<(), Failure> {
+        if self.audience == Audience::Everyone {
+            self.mounted = fettle_mount_at(&self.mountpoint)?.map(|entry| entry.device);
+        }
+        Ok(())
+    }
+
+    /// Has the next mount cover the dead one. A directory above that may have been renamed, and another project made
+    /// where it was. An error if the dead one is gone and its place is another directory by now.
+    pub fn follow_mount(&mut self) -> Result<(), Failure> {
+        let Some(number) = self.mounted else { return Ok(()) };
+        let found = mount::mountpoint_of((number, &self.project), &self.mountpoint);
+        match found.map_err(|err| told("look for the dead mount", err))? {
+            Some(place) if place == self.mountpoint => Ok(()),
+            Some(place) => {
+                // A state directory elsewhere goes on with the project that it names.
+                if self.project == self.mountpoint && self.location.state.is_none() {
+                    self.project.clone_from(&place);
+                    self.source.project.clone_from(&place);
+                }
+                self.source.view = Some(place.clone());
+                self.mountpoint = place;
+                Ok(())
+            }
+            None => self.check_is_same_project(),
+        }
+    }
+
+    /// Where nothing is mounted any more, the view over the project itself must come to stand over that.
+    fn check_is_same_project(&self) -> Result<(), Failure> {
+        let number = |place: io::Result<OwnedFd>| {
+            let found = rustix::fs::fstat(place?)?;
+            Ok((found.st_dev, found.st_ino))
+        };
+        let looked_at = |err| told(&format!("look at {}", self.project.display()), err);
+        let there = rustix::fs::open(&self.project, PLACE, Mode::empty()).map_err(io::Error::from);
+        if self.project == self.mountpoint
+            && number(there).map_err(looked_at)? != number(self.open_lower()).map_err(looked_at)?
+        {
+            return Err(refused(format!("{} is another directory by now", self.project.display())));
+        }
         Ok(())
     }
 

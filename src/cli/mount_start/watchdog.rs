@@ -49,6 +49,7 @@ pub fn watch(mut plan: Plan, caller: ReadySignal) -> Result<(), Failure> {
     if let Err(failure) = plan.know_state() {
         say(format_args!("no other daemon comes should this one die: {}", failure.message()));
     }
+    know_mount(&mut plan);
     if let Err(_gone) = caller.ready(Output::Null) {
         // The caller was interrupted; the mount it asked for stands all the same.
     }
@@ -61,7 +62,8 @@ pub fn watch(mut plan: Plan, caller: ReadySignal) -> Result<(), Failure> {
             death @ Ending::Killed(_) => {
                 deaths.retain(|then: &Instant| then.elapsed() < DEATHS_WITHIN);
                 deaths.push(Instant::now());
-                daemon = replace((&plan, keeper.as_ref()), death, deaths.len())?;
+                daemon = replace((&mut plan, keeper.as_ref()), death, deaths.len())?;
+                know_mount(&mut plan);
             }
         }
     }
@@ -97,8 +99,15 @@ fn start(plan: &Plan, keeper: Option<&Keeper>) -> Result<Child, String> {
     }
 }
 
+/// If the mount is not found, the next one goes where it was to be.
+fn know_mount(plan: &mut Plan) {
+    if let Err(failure) = plan.know_mount() {
+        say(format_args!("look for the view in the mount table: {}", failure.message()));
+    }
+}
+
 /// Starts another daemon in place of the dead one. If that fails, the dead mounts are taken away as well.
-fn replace((plan, keeper): (&Plan, Option<&Keeper>), death: Ending, deaths: usize) -> Result<Child, Failure> {
+fn replace((plan, keeper): (&mut Plan, Option<&Keeper>), death: Ending, deaths: usize) -> Result<Child, Failure> {
     if let Err(failure) = write_to_log(plan) {
         say(format_args!("open the log: {}", failure.message()));
     }
@@ -110,8 +119,9 @@ fn replace((plan, keeper): (&Plan, Option<&Keeper>), death: Ending, deaths: usiz
     another
 }
 
-fn start_again(plan: &Plan, keeper: Option<&Keeper>) -> Result<Child, Failure> {
+fn start_again(plan: &mut Plan, keeper: Option<&Keeper>) -> Result<Child, Failure> {
     drop(plan.open_known_state()?);
+    plan.follow_mount()?;
     plan.check_again()?;
     start(plan, keeper).map_err(|reason| super::refusal(&reason).into())
 }
