@@ -114,6 +114,95 @@ fn what_programs_write_where_nobody_judges_is_not_told_as_somebody_elses() {
     assert_eq!(told, ["kept", "n"]);
 }
 
+/// A link, a symlink, a FIFO and a directory land without any content by which they would be known.
+#[test]
+fn what_takes_the_place_of_what_has_no_content_of_its_own_does_not_go_unreviewed() {
+    let makes: [(&str, fn(&Bench)); 4] = [
+        ("a link", |bench| bench.link("o", "n")),
+        ("a symlink", |bench| _ = bench.view().symlink(ROOT, OsStr::new("n"), OsStr::new("o"), &ME).unwrap()),
+        ("a FIFO", |bench| _ = bench.view().mknod(ROOT, OsStr::new("n"), libc::S_IFIFO | 0o600, 0, &ME).unwrap()),
+        ("a directory", |bench| _ = bench.view().mkdir(ROOT, OsStr::new("n"), 0o755, &ME).unwrap()),
+    ];
+    for (what, make) in makes {
+        let bench = Bench::new();
+        bench.put("o", "old\n");
+        make(&bench);
+        let there = bench.lower_path("n");
+        if there.is_dir() { std::fs::remove_dir(&there) } else { std::fs::remove_file(&there) }.unwrap();
+        bench.put("n", &lines(500));
+        bench.view().external_paths();
+        unlink(&bench, "n");
+        assert_eq!(bench.reasons(), [Reason::Size], "{what}");
+        assert_eq!(bench.lower("n"), Some(lines(500)), "{what}");
+    }
+}
+
+/// The new content at its first name was judged against what it was, and not against what it is.
+#[test]
+fn nor_does_what_was_moved_and_is_somebody_elses_by_now() {
+    let moves: [(&str, fn(&Bench)); 3] = [
+        ("n", |bench| bench.rename("a", "n")),
+        ("n", |bench| bench.link("a", "n")),
+        ("e/a", |bench| bench.rename("d", "e")),
+    ];
+    for (path, moves) in moves {
+        let bench = Bench::new();
+        bench.put("a", &lines(40));
+        bench.put("d/a", &lines(40));
+        moves(&bench);
+        if path == "e/a" {
+            bench.view().mkdir(ROOT, OsStr::new("d"), 0o755, &ME).unwrap();
+        }
+        for first in ["a", "d/a"] {
+            if bench.read(first).is_none() {
+                bench.save(first, &lines(40));
+            }
+        }
+        let theirs = bench.lower_path("theirs");
+        std::fs::write(&theirs, lines(500)).unwrap();
+        std::fs::rename(theirs, bench.lower_path(path)).unwrap();
+        unlink(&bench, path);
+        assert_eq!((bench.reasons(), bench.lower(path)), (vec![Reason::Size], Some(lines(500))), "{path}");
+    }
+}
+
+/// As vim saves, after an edit of its own and a person's: what comes is judged against the person's.
+#[test]
+fn what_takes_the_place_of_somebody_elses_by_renaming_it_away_is_judged_against_it() {
+    for window in ["0", "60s", "session"] {
+        let bench = Bench::with(&[(Key::Window, window)]);
+        bench.put("a", "one\ntwo\nthree\n");
+        bench.put("d/a", "one\ntwo\nthree\n");
+        for path in ["a", "d/a"] {
+            bench.save(path, "one\ntwo\n3\n");
+            bench.put(path, &lines(500));
+            bench.read(path);
+        }
+        bench.rename("a", "a~");
+        bench.save("a", "one\ntwo\n");
+        bench.unlink("a~");
+        bench.rename("d", "d~");
+        bench.view().mkdir(ROOT, OsStr::new("d"), 0o755, &ME).unwrap();
+        bench.save("d/a", "one\ntwo\n");
+        assert_eq!(bench.lower("a"), Some(lines(500)), "{window}");
+        let held: Vec<_> = bench.held().iter().map(|row| row.path().to_string()).collect();
+        assert_eq!(held, ["a", "d/a"], "{window}");
+    }
+}
+
+/// A review leaves no window.
+#[test]
+fn what_was_reviewed_and_is_somebody_elses_by_now_is_judged_as_theirs() {
+    let bench = Bench::with(&[(Key::Window, "session")]);
+    bench.put("a", &lines(40));
+    bench.save("a", "one\n");
+    bench.confirm(&[bench.only_id()]).unwrap();
+    bench.put("a", &lines(500));
+    bench.read("a");
+    bench.save("a", "two\n");
+    assert_eq!((bench.reasons(), bench.lower("a")), (vec![Reason::Size], Some(lines(500))));
+}
+
 /// A held new file `n`, in whose place somebody has put a file of their own.
 fn with_anothers() -> Bench {
     let bench = Bench::new();
