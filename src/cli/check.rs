@@ -3,15 +3,13 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use serde_json::json;
-
 use super::desk::{Answer, Desk, Done};
 use super::outcome::{self, Tense};
 use super::terminal::Ink;
 use super::text::Text;
 use super::words::plural;
 use super::{Failure, held};
-use crate::client::{Check, Checked, Group, PROGRESS_EVERY};
+use crate::client::{Check, Checked, Group, HAS_MOVED, PROGRESS_EVERY};
 use crate::protocol::{CheckReply, ErrorBody, ErrorCode, Exit, Held};
 use crate::sys::signals::Termination;
 
@@ -19,7 +17,6 @@ use crate::sys::signals::Termination;
 const IDS_TYPED_MAX: usize = 10;
 /// How many held changes the report of a failure shows.
 const HELD_SHOWN_MAX: usize = 20;
-const HAS_MOVED: &str = "What is held was not what it tested any more, so nothing lands";
 
 /// Run a command in the view, and let everything held land if it passes
 ///
@@ -84,7 +81,7 @@ fn nothing_promoted(error: ErrorBody, words: &str) -> Failure {
 fn passed(check: &Check, checked: &Checked<'_>, confirm: bool, desk: &Desk) -> Result<Exit, Failure> {
     let reply = checked.reply;
     let lands = check.lands(reply);
-    let has_moved = lands && !reply.moved.is_empty();
+    let has_moved = check.has_moved(reply);
     let may_land = reply.held_count > 0 && reply.may_promote && reply.moved.is_empty();
     let wanted = confirm || (may_land && is_wanted(reply, desk)?);
     // If `--confirm` was given, it is tried even if something has changed, so that the refusal is recorded.
@@ -92,12 +89,8 @@ fn passed(check: &Check, checked: &Checked<'_>, confirm: bool, desk: &Desk) -> R
         true => Some(check.promote()?),
         false => None,
     };
-    let outcomes = promoted.as_ref().map(|promoted| &promoted.outcomes);
-    let mut told = json!({"passed": true, "moved": reply.moved, "outcomes": outcomes});
-    if has_moved {
-        (told["ok"], told["error"]) = (false.into(), json!(ErrorBody::new(ErrorCode::Conflict, HAS_MOVED)));
-    }
-    let value = checked.to_json(told);
+    let outcomes = promoted.as_ref().map(|promoted| promoted.outcomes.as_slice());
+    let value = checked.passed_json(has_moved, outcomes);
     let done = if promoted.is_some() { Done::ToldBy("fettlefs log") } else { Done::Nothing };
     desk.answer_value(value, done, |text| {
         render_passed(checked, text);
@@ -121,8 +114,7 @@ fn is_wanted(reply: &CheckReply, desk: &Desk) -> Result<bool, Failure> {
 }
 
 fn report(checked: &Checked<'_>, desk: &Desk) -> Result<Exit, Failure> {
-    let value = checked.to_json(json!({"passed": false}));
-    desk.answer_value(value, Done::Nothing, |text| render_failed(checked, text))?;
+    desk.answer_value(checked.failed_json(), Done::Nothing, |text| render_failed(checked, text))?;
     Ok(Exit::CheckFailed)
 }
 

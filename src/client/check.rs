@@ -9,7 +9,10 @@ use serde_json::{Value, json};
 
 use super::command::{self, Group, Ran};
 use super::{Client, Offline, Reach, find, reach};
-use crate::protocol::{CheckPhase, CheckReply, ErrorBody, ErrorCode, Op, Reply, Request, name_of};
+use crate::protocol::{CheckPhase, CheckReply, ErrorBody, ErrorCode, Op, Outcome, Reply, Request, name_of};
+
+/// Why nothing lands although the command has passed.
+pub const HAS_MOVED: &str = "What is held was not what it tested any more, so nothing lands";
 
 /// A check whose command is about to run.
 pub struct Check {
@@ -79,6 +82,11 @@ impl Check {
         self.begun.held_count > 0 || ended.held_count > 0
     }
 
+    /// True if something would land, and is not what the command has tested.
+    pub fn has_moved(&self, ended: &CheckReply) -> bool {
+        self.lands(ended) && !ended.moved.is_empty()
+    }
+
     /// Lands what was tested, if exactly that is still held.
     pub fn promote(&self) -> Result<CheckReply, ErrorBody> {
         let request = Request { tested: Some(self.begun.tested.clone()), ..asking(CheckPhase::Promote) };
@@ -93,8 +101,23 @@ impl Check {
 }
 
 impl Checked<'_> {
-    /// The stable JSON of a check, with `rest` added to the fields that are always there.
-    pub fn to_json(&self, rest: Value) -> Value {
+    /// The stable JSON of a check whose command has passed. `outcomes` is what landed, if anything was to. Where
+    /// something has moved it is a refusal, because what is held now was not tested.
+    pub fn passed_json(&self, has_moved: bool, outcomes: Option<&[Outcome]>) -> Value {
+        let mut told = json!({"passed": true, "moved": self.reply.moved, "outcomes": outcomes});
+        if has_moved {
+            (told["ok"], told["error"]) = (false.into(), json!(ErrorBody::new(ErrorCode::Conflict, HAS_MOVED)));
+        }
+        self.to_json(told)
+    }
+
+    /// The same of a check whose command has failed.
+    pub fn failed_json(&self) -> Value {
+        self.to_json(json!({"passed": false}))
+    }
+
+    /// Adds `rest` to the fields that are always there.
+    fn to_json(&self, rest: Value) -> Value {
         let mut value = json!({
             "v": 1, "ok": true, "op": "check", "command": self.words, "status": self.ran.status,
             "seconds": self.ran.took.as_secs_f64(), "tail": String::from_utf8_lossy(&self.ran.tail),

@@ -17,7 +17,7 @@ mod target;
 mod tests;
 
 pub use ask::{Client, ClientError, Offline};
-pub use check::{Check, Checked};
+pub use check::{Check, Checked, HAS_MOVED};
 pub use command::{Group, PROGRESS_EVERY, Ran};
 pub use mounts::{DeadMount, fettle_mounts, projects_elsewhere};
 use mounts::{is_root_of, project_of, view_at};

@@ -29,6 +29,8 @@ struct Answer {
 /// Calls a tool. A refusal is a result with the codes of `--json`.
 pub fn call(tool: Tool, arguments: JsonObject, desk: &Desk, waiting: &Waiting) -> CallToolResult {
     match answer(tool, arguments, desk, waiting) {
+        // A refusal that tells more than its error, as of a check where something has moved.
+        Ok(Answer { json, text: None }) if json["ok"] == false => CallToolResult::structured_error(json),
         Ok(Answer { json, text: None }) => CallToolResult::structured(json),
         Ok(Answer { json, text: Some(text) }) => {
             let mut result = CallToolResult::structured(json);

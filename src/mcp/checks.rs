@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::Desk;
@@ -68,13 +68,13 @@ pub fn check(arguments: CheckArguments, desk: &Desk, waiting: &Waiting) -> Resul
                 true => Some(check.promote()?.outcomes),
                 false => None,
             };
-            let told = json!({"passed": true, "moved": reply.moved, "outcomes": outcomes});
-            Ok(Checked { words, ran: &ran, reply: &reply }.to_json(told))
+            let checked = Checked { words, ran: &ran, reply: &reply };
+            Ok(checked.passed_json(check.has_moved(&reply), outcomes.as_deref()))
         }
         // What the command printed is worth more than the failure to record it.
         (_, reply) => {
             let reply = reply.as_ref().unwrap_or(&check.begun);
-            Ok(Checked { words, ran: &ran, reply }.to_json(json!({"passed": false})))
+            Ok(Checked { words, ran: &ran, reply }.failed_json())
         }
     }
 }

@@ -111,6 +111,21 @@ fn a_server_outlives_mounts_and_works_without_one() {
 }
 
 #[test]
+fn a_check_where_something_has_moved_is_refused_as_on_the_command_line() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let view = scratch.mount();
+    view.write("a", with_changed_lines(&lines(100), 90));
+    let mut pipe = Pipe::open(&scratch, view.root(), &[]);
+    pipe.initialize("2025-11-25");
+    let answer = pipe.answer("check", json!({"command": ["sh", "-c", "echo x > new"]}));
+    let told = &answer["structuredContent"];
+    assert_eq!((&answer["isError"], &told["ok"], &told["passed"]), (&json!(true), &json!(false), &json!(true)));
+    assert_eq!((&told["error"]["code"], &told["moved"][0]), (&json!("conflict"), &json!("written: new")), "{told}");
+    assert_eq!(pipe.close(), 0);
+}
+
+#[test]
 fn a_diff_without_text_does_not_say_that_nothing_is_held_where_something_is() {
     let scratch = mounted_scratch!();
     scratch.write(".fettle.toml", "[[rule]]\nmatch = \"made/**\"\naction = \"hold\"\n");

@@ -79,7 +79,7 @@ impl Pipe {
     }
 
     #[track_caller]
-    fn answer(&mut self, tool: &str, arguments: Value) -> Value {
+    pub fn answer(&mut self, tool: &str, arguments: Value) -> Value {
         let id = self.begin(tool, arguments);
         let told = self.receive();
         assert_eq!(told["id"], id, "{told}");
