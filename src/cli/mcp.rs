@@ -20,7 +20,9 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
         Some(named) => named,
         None => mcp::new_session().map_err(|err| Failure::new(ErrorCode::Io, format!("name the session: {err}")))?,
     };
-    match mcp::serve(mcp::Desk { directory: desk.directory.clone(), session, offline: offline::answer }) {
+    // A server that was started in the view would stand in a view that is gone, from the first unmount on.
+    let directory = std::path::absolute(&desk.directory).unwrap_or_else(|_| desk.directory.clone());
+    match mcp::serve(mcp::Desk { directory, session, offline: offline::answer }) {
         Ok(()) => Ok(Exit::Done),
         Err(err) => {
             // Never as JSON: standard output is the protocol's.

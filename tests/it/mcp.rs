@@ -111,6 +111,23 @@ fn a_server_outlives_mounts_and_works_without_one() {
 }
 
 #[test]
+fn a_server_that_was_started_in_the_view_outlives_it() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(100));
+    let over_the_project = || scratch.mount_at("project");
+    let view = over_the_project();
+    let mut pipe = Pipe::open(&scratch, view.root(), &[]);
+    pipe.initialize("2025-11-25");
+    assert_eq!(pipe.call("status", json!({}))["mounted"], true);
+    view.unmount();
+    assert_eq!(pipe.call("status", json!({}))["mounted"], false);
+    let _again = over_the_project();
+    assert_eq!(pipe.call("status", json!({}))["mounted"], true);
+    assert_eq!(pipe.call("read", json!({"path": "a"}))["form"], "content");
+    assert_eq!(pipe.close(), 0);
+}
+
+#[test]
 fn a_check_where_something_has_moved_is_refused_as_on_the_command_line() {
     let scratch = mounted_scratch!();
     scratch.write("a", lines(100));
