@@ -234,6 +234,24 @@ fn a_run_ends_with_the_status_of_its_command_or_a_shells_or_its_own() {
 }
 
 #[test]
+fn a_run_whose_summary_cannot_be_printed_ends_with_the_status_of_its_command() {
+    let scratch = mounted_scratch!();
+    scratch.write("a", lines(3));
+    for flags in ["", "--json", "--on-exit confirm"] {
+        for status in [0, 3] {
+            let script =
+                format!("$FETTLEFS run {flags} -- sh -c 'seq 500 900 > a; exit {status}' 2> /dev/full; echo $?");
+            let mut shell = scratch.command("sh");
+            shell.args(["-c", &script]).current_dir(scratch.project());
+            shell.env("FETTLEFS", scratch.fettlefs().get_program());
+            let output = Output::from(shell.output().expect("sh"));
+            assert_eq!(output.stdout, format!("{status}\n"), "{script}");
+        }
+    }
+    nobody_is_left(&scratch);
+}
+
+#[test]
 fn what_a_run_has_held_is_kept_confirmed_or_discarded_when_it_ends() {
     let scratch = mounted_scratch!();
     scratch.write("a", lines(100));

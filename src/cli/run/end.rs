@@ -59,15 +59,11 @@ impl Ending<'_> {
             None if self.fail_on_held && status == 0 && !summary.held.is_empty() => 1,
             None => status,
         };
-        match undecided {
-            // If the signal was a hangup there is no terminal left to print on.
-            Some(Undecided::Interrupted(_)) => match end_line(desk).and_then(|()| summary.print(ended, None, desk)) {
-                Err(Failure::Print(_)) => {}
-                printed => printed?,
-            },
-            Some(Undecided::Refused(refused)) => summary.print(ended, Some(&refused), desk)?,
-            None => summary.print(ended, None, desk)?,
-        }
+        unless_unheard(match undecided {
+            Some(Undecided::Interrupted(_)) => end_line(desk).and_then(|()| summary.print(ended, None, desk)),
+            Some(Undecided::Refused(refused)) => summary.print(ended, Some(&refused), desk),
+            None => summary.print(ended, None, desk),
+        })?;
         left.map(|()| ended)
     }
 
@@ -200,8 +196,16 @@ fn gone(why: Gone, status: u8, desk: &Desk) -> Result<u8, Failure> {
     };
     let status = if status == 0 { super::OWN_FAILURE } else { status };
     let message = format!("{why}; what was held and kept is safe: fettlefs status");
-    summary::print_failed(&ErrorBody::new(ErrorCode::NotMounted, message), status, desk)?;
+    unless_unheard(summary::print_failed(&ErrorBody::new(ErrorCode::NotMounted, message), status, desk))?;
     Ok(status)
+}
+
+/// What a run ends with does not depend on whether it can be told: the disk may be full, the reader or terminal gone.
+fn unless_unheard(printed: Result<(), Failure>) -> Result<(), Failure> {
+    match printed {
+        Err(Failure::Print(_)) => Ok(()),
+        printed => printed,
+    }
 }
 
 /// Returns the events of these sessions, oldest first.
