@@ -69,6 +69,16 @@ impl Desk {
 
     /// Prints an answer: the reply itself as JSON, or what `render` makes of it.
     pub fn answer(&self, reply: &Reply, length: Length, render: impl FnOnce(&mut Text)) -> Result<(), Failure> {
+        self.answer_to_readers(reply, length, render).map(|_readers| ())
+    }
+
+    /// The same, and returns whether anyone has read it.
+    pub fn answer_to_readers(
+        &self,
+        reply: &Reply,
+        length: Length,
+        render: impl FnOnce(&mut Text),
+    ) -> Result<Readers, Failure> {
         self.print_answer(|| reply.to_whole_line(), Done::of(reply), length, render)
     }
 
@@ -79,7 +89,7 @@ impl Desk {
         why: &ErrorBody,
         render: impl FnOnce(&mut Text),
     ) -> Result<(), Failure> {
-        self.print_answer(|| reply.to_refused_line(why), Done::of(reply), Length::Short, render)
+        self.print_answer(|| reply.to_refused_line(why), Done::of(reply), Length::Short, render).map(|_readers| ())
     }
 
     /// Prints an answer that is not a reply of the protocol.
@@ -89,7 +99,7 @@ impl Desk {
         done: Done,
         render: impl FnOnce(&mut Text),
     ) -> Result<(), Failure> {
-        self.print_answer(|| format!("{value}\n").into_bytes(), done, Length::Short, render)
+        self.print_answer(|| format!("{value}\n").into_bytes(), done, Length::Short, render).map(|_readers| ())
     }
 
     fn print_answer(
@@ -98,9 +108,9 @@ impl Desk {
         done: Done,
         length: Length,
         render: impl FnOnce(&mut Text),
-    ) -> Result<(), Failure> {
+    ) -> Result<Readers, Failure> {
         let printed = match self.format {
-            Format::Json => self.print_json(line()),
+            Format::Json => self.print(&self.stdout.json(line()), Length::Short),
             Format::Human => {
                 let mut text = Text::new(&self.stdout);
                 render(&mut text);
@@ -204,23 +214,23 @@ impl Desk {
 
     /// Prints an answer that is JSON already.
     pub fn print_json(&self, line: Vec<u8>) -> Result<(), Failure> {
-        self.print(&self.stdout.json(line), Length::Short)
+        self.print(&self.stdout.json(line), Length::Short).map(|_readers| ())
     }
 
     /// Prints what is neither an answer nor for a person: a script, a page for another program.
     pub fn print_bytes(&self, bytes: &[u8]) -> Result<(), Failure> {
-        self.print(bytes, Length::Short)
+        self.print(bytes, Length::Short).map(|_readers| ())
     }
 
     /// A reader that closes the pipe is no failure: by then the request has been carried out.
-    fn print(&self, bytes: &[u8], length: Length) -> Result<(), Failure> {
+    fn print(&self, bytes: &[u8], length: Length) -> Result<Readers, Failure> {
         match length {
-            Length::Long if io::stdout().is_terminal() => pager::show(bytes)?,
-            Length::Long | Length::Short => {
-                write_out(bytes)?;
+            Length::Long if io::stdout().is_terminal() => {
+                pager::show(bytes)?;
+                Ok(Readers::Listening)
             }
+            Length::Long | Length::Short => Ok(write_out(bytes)?),
         }
-        Ok(())
     }
 }
 

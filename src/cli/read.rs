@@ -1,9 +1,9 @@
 //! `fettlefs read`: prints a file for a reader that may have read it before.
 
-use super::desk::{Desk, Length};
+use super::desk::{Desk, Length, Readers};
 use super::terminal::Ink;
 use super::{Failure, at_least, words};
-use crate::client::path_of;
+use crate::client::{Client, path_of};
 use crate::protocol::{Exit, Op, ReadForm, ReadReply, Reply, Request};
 use std::ffi::OsString;
 
@@ -49,9 +49,10 @@ impl Session {
 pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     let mut client = desk.client()?;
     let path = arguments.file.map(|file| path_of(client.place(), &file)).transpose()?;
+    let session = arguments.session.name();
     let request = Request {
         path,
-        session: arguments.session.name(),
+        session: session.clone(),
         reset: arguments.reset,
         offset: arguments.offset.unwrap_or_default(),
         limit: arguments.limit,
@@ -59,12 +60,23 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
     };
     let answer = client.ask(&request)?;
     let Reply::Read(reply) = &answer else { return Err(Failure::other_answer()) };
+    let shown = show(&answer, reply, desk);
+    let was_news = matches!(reply.form, ReadForm::Content | ReadForm::Diff);
+    if was_news && !matches!(shown, Ok(Readers::Listening)) {
+        forget(reply, session, &mut client)?;
+    }
+    shown?;
+    say_what_is_left(reply, desk)?;
+    Ok(Exit::Done)
+}
+
+fn show(answer: &Reply, reply: &ReadReply, desk: &Desk) -> Result<Readers, Failure> {
     if let Some(hint) = &reply.hint {
         desk.remark(|text| {
             text.put("fettlefs: ").name(reply.path.as_bytes()).put(": ").name(hint).put("\n");
         })?;
     }
-    desk.answer(&answer, Length::Short, |text| match reply.form {
+    desk.answer_to_readers(answer, Length::Short, |text| match reply.form {
         ReadForm::Diff => {
             text.diff(reply.text.as_bytes());
         }
@@ -74,9 +86,16 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
         ReadForm::Content | ReadForm::Part | ReadForm::Unchanged | ReadForm::Certificate => {
             text.content(reply.text.as_bytes());
         }
-    })?;
-    say_what_is_left(reply, desk)?;
-    Ok(Exit::Done)
+    })
+}
+
+/// Has an answer that nobody has seen whole not count as received: the next read sends it again. Forgetting is a part of
+/// reading; this one asks for no line, since the whole would count as received.
+fn forget(reply: &ReadReply, session: Option<String>, client: &mut Client) -> Result<(), Failure> {
+    let path = Some(reply.path.clone());
+    let request = Request { path, session, reset: true, offset: u64::MAX, limit: Some(1), ..Request::new(Op::Read) };
+    client.ask(&request)?;
+    Ok(())
 }
 
 /// Tells how many lines are left: a caller that read a part may want the next.

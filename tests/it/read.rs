@@ -305,6 +305,32 @@ assert json.loads(ask(1 << 20))['form'] == 'unchanged'
 }
 
 #[test]
+fn an_answer_that_could_not_be_printed_was_not_received() {
+    let scratch = mounted_scratch!();
+    for name in ["full", "closed", "remark", "json"] {
+        scratch.write(name, lines(20_000));
+    }
+    let view = scratch.mount();
+    view.write("remark", with_changed_lines(&lines(20_000), 1));
+    read(&view, "s", "remark");
+    scratch.write("remark", with_changed_lines(&lines(20_000), 2));
+    for (name, script) in [
+        ("full", "$FETTLEFS read --session s full > /dev/full"),
+        ("closed", "$FETTLEFS read --session s closed | head -1"),
+        ("json", "$FETTLEFS read --json --session s json > /dev/full"),
+        ("remark", "$FETTLEFS read --session s remark 2> /dev/full"),
+    ] {
+        let mut shell = scratch.command("sh");
+        shell.args(["-c", script]).current_dir(view.root()).env("FETTLEFS", scratch.fettlefs().get_program());
+        let told = Output::from(shell.output().expect("sh"));
+        assert!(name != "remark" || (told.status, told.stdout.as_str()) == (1, ""), "{told:?}");
+        let told = read_json(&view, "s", name);
+        assert_eq!(told["form"], "content", "{script}");
+    }
+    assert_eq!(read_json(&view, "s", "full")["form"], "unchanged");
+}
+
+#[test]
 fn the_meter_counts_what_was_asked_for_and_what_was_returned() {
     let scratch = mounted_scratch!();
     let content = lines(200);
