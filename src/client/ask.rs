@@ -15,6 +15,9 @@ const COMING_BACK_MAX: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The most that the kernel asks of a mount at once, so that a long answer takes few round trips.
+/// How often a text is read from its beginning if it is another before its end has come.
+const READ_ANEW_MAX: usize = 5;
+
 const ANSWER_PIECE_BYTES: usize = 1 << 20;
 
 /// The size of the first read. The kernel prepares room for all that is asked for, and most answers are short.
@@ -161,17 +164,32 @@ impl Client {
         }
     }
 
-    fn joined(&mut self, first: Answer, request: &Request) -> Result<Reply, ErrorBody> {
+    fn joined(&mut self, mut first: Answer, request: &Request) -> Result<Reply, ErrorBody> {
+        for _ in 0..READ_ANEW_MAX {
+            if let Some(reply) = self.joined_of_one(first, request)? {
+                return Ok(reply);
+            }
+            first = self.exchange(request)?;
+        }
+        Err(ErrorBody::new(ErrorCode::Busy, "the file changes from page to page; ask again"))
+    }
+
+    /// Returns `None` if the pages are of different contents.
+    fn joined_of_one(&mut self, first: Answer, request: &Request) -> Result<Option<Reply>, ErrorBody> {
         let mut reply = first.read()?;
         while let Some(offset) = reply.next().filter(|next| request.limit.is_none() && *next > request.offset) {
             let told = reply.told();
-            reply.append(self.exchange(&Request { offset, told, ..request.clone() })?.read()?);
+            let page = self.exchange(&Request { offset, told, ..request.clone() })?.read()?;
+            if !reply.goes_on_in(&page) {
+                return Ok(None);
+            }
+            reply.append(page);
             // Without progress from page to page this loop would not end.
             if reply.next().is_some_and(|next| next <= offset) {
                 return Err(ErrorBody::new(ErrorCode::Io, "the daemon repeats a page"));
             }
         }
-        Ok(reply)
+        Ok(Some(reply))
     }
 
     fn exchange(&mut self, request: &Request) -> Result<Answer, ErrorBody> {

@@ -283,6 +283,14 @@ impl Reply {
         diff.told
     }
 
+    /// False if `page` is of another text than this one, which has changed between them.
+    pub fn goes_on_in(&self, page: &Self) -> bool {
+        match (self, page) {
+            (Self::Read(all), Self::Read(page)) => all.sha256 == page.sha256,
+            _ => true,
+        }
+    }
+
     /// Appends the page that follows this one. A page of another operation, which no daemon sends, counts as the last, so
     /// that no client asks forever.
     pub fn append(&mut self, page: Self) {

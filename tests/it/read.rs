@@ -1,6 +1,7 @@
 //! `fettlefs read` and `meter`: what a session has received is not sent again (SPEC §16).
 
 use std::os::unix::fs::PermissionsExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 
@@ -328,6 +329,33 @@ fn an_answer_that_could_not_be_printed_was_not_received() {
         assert_eq!(told["form"], "content", "{script}");
     }
     assert_eq!(read_json(&view, "s", "full")["form"], "unchanged");
+}
+
+#[test]
+fn a_large_file_that_changes_while_it_is_read_is_one_content_or_none() {
+    let scratch = mounted_scratch!();
+    let [a, b] = ["a", "b"].map(|letter| format!("{}\n", letter.repeat(99)).repeat(30 << 10));
+    scratch.write("large", &a);
+    let view = scratch.mount();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for text in [&b, &a].into_iter().cycle().take_while(|_| !stop.load(Ordering::SeqCst)) {
+                view.write("new", text);
+                std::fs::rename(view.path("new"), view.path("large")).expect("a rename");
+            }
+        });
+        let outputs: Vec<Output> = (0..20).map(|_| view.cli(&["read", "--json", "large"])).collect();
+        // Before anything is asserted: a writer that goes on would be waited for.
+        stop.store(true, Ordering::SeqCst);
+        for output in outputs {
+            let told = output.json();
+            match told["ok"] == true {
+                true => assert!([&a, &b].into_iter().any(|text| told["text"] == **text), "a mixture"),
+                false => assert_eq!(output.error_code(), "busy"),
+            }
+        }
+    });
 }
 
 #[test]
