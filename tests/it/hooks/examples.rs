@@ -24,6 +24,7 @@ fn the_policy_decides() {
     // Denied, the shell says nothing of its close; the file does.
     view.sh("echo drop > migrations/1.sql; echo more > migrations/2.sql; rm tests/a; echo b > Cargo.lock");
     view.sh("sed -i 1,35d long; echo 'x = eval(y)' > code.py; echo fine > fine; printf '\\377' > data");
+    view.sh("printf '\\014eval(1)\\n' > feed.py; (seq 250; echo 'eval(1)') > far.py");
     assert_eq!(view.read("migrations/1.sql"), "create\n");
     for path in ["migrations/2.sql", "fine"] {
         assert!(scratch.has(path), "{path} was let through");
@@ -34,6 +35,8 @@ fn the_policy_decides() {
         ("Cargo.lock", "a lock file that no package manager wrote"),
         ("long", "mostly deletions"),
         ("code.py", "adds eval"),
+        ("feed.py", "adds eval"),
+        ("far.py", "longer than a question tells"),
         ("data", "binary or large"),
     ] {
         let change = held.iter().find(|held| held.path == path).unwrap_or_else(|| panic!("{path} is not held"));
