@@ -13,7 +13,7 @@ use clap_complete::env::{CompleteEnv, Shells};
 
 use super::{Desk, Failure, offline};
 use crate::client::{Client, Reach};
-use crate::model::{RelPath, escape_name};
+use crate::model::{RelPath, escape_name, is_plain_word};
 use crate::protocol::{Backup, Exit, Op, Reply, Request};
 
 /// Set by the script to the shell's name.
@@ -60,13 +60,15 @@ pub fn held(typed: &OsStr) -> Vec<CompletionCandidate> {
     beginning(typed, offered)
 }
 
-/// Returns the names of backups that begin with what was typed, each with its path. A shell prints a name as it is, so
-/// names that could control the terminal are left out.
+/// Returns the names of backups that begin with what was typed, each with its path. A shell prints a name as it is, and
+/// bash puts it on the command line without quotes. Who writes in the view has chosen it: names that could control the
+/// terminal are left out, and those in which a shell sees more than a word.
 pub fn backups(typed: &OsStr) -> Vec<CompletionCandidate> {
     let request = Request { limit: Some(BACKUPS_OFFERED), ..Request::new(Op::Backups) };
     let Some(Reply::Backups(reply)) = ask(&request) else { return Vec::new() };
-    let is_shown = |backup: &&Backup| escape_name(backup.name.as_bytes()) == backup.name;
-    let offered = reply.backups.iter().filter(is_shown);
+    let is_offered =
+        |backup: &&Backup| escape_name(backup.name.as_bytes()) == backup.name && is_plain_word(&backup.name);
+    let offered = reply.backups.iter().filter(is_offered);
     let offered = offered.map(|backup| CompletionCandidate::new(&backup.name).help(Some(help_of(&backup.path))));
     beginning(typed, offered)
 }

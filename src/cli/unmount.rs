@@ -6,6 +6,7 @@ use super::outcome::Tense;
 use super::text::Text;
 use super::{Desk, Failure, at_least, held, outcome};
 use crate::client::{Client, ClientError, DeadMount, Reach, find, reach};
+use crate::model::shell_word;
 use crate::protocol::{ErrorCode, Exit, Held, HeldAtUnmount, Op, Reply, Request, UnmountReply, VersionReply};
 use crate::sys::mount::is_dead;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -131,7 +132,7 @@ fn detach(dead: &DeadMount, arguments: &Arguments, desk: &Desk) -> Result<Exit, 
         let message = format!(
             "{dead}, and nobody decides for it: `fettlefs unmount {}` detaches it, and `fettlefs confirm` and `fettlefs \
              discard` do without a mount",
-            mountpoint.display()
+            shell_word(&mountpoint.to_string_lossy())
         );
         return Err(Failure::new(ErrorCode::NotMounted, message));
     }

@@ -1,6 +1,7 @@
 //! One question and its answer, with pages joined.
 
 use super::{DeadMount, Place, Reach, find, patiently, project_of, reach, reach::reach_by_socket};
+use crate::model::shell_word;
 use crate::protocol::{
     ErrorBody, ErrorCode, PROJECT_LINK, REPLY_BYTES_MAX, Reply, Request, Response, ResponseError, is_whole,
 };
@@ -14,10 +15,10 @@ use std::time::{Duration, Instant};
 const COMING_BACK_MAX: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// The most that the kernel asks of a mount at once, so that a long answer takes few round trips.
 /// How often a text is read from its beginning if it is another before its end has come.
 const READ_ANEW_MAX: usize = 5;
 
+/// The most that the kernel asks of a mount at once, so that a long answer takes few round trips.
 const ANSWER_PIECE_BYTES: usize = 1 << 20;
 
 /// The size of the first read. The kernel prepares room for all that is asked for, and most answers are short.
@@ -301,7 +302,8 @@ fn way_on(state: &Path, project: &Path, is_gone: bool) -> String {
     let link = state.join(PROJECT_LINK);
     match is_gone {
         true => {
-            format!("; {} is gone: if it was moved, `ln -sfn ITS_NEW_PATH {}`", project.display(), link.display())
+            let link = shell_word(&link.to_string_lossy());
+            format!("; {} is gone: if it was moved, `ln -sfn ITS_NEW_PATH {link}`", project.display())
         }
         false => String::new(),
     }

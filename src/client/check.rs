@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::command::{self, Group, Ran};
 use super::{Client, Offline, Reach, find, reach};
+use crate::model::shell_word;
 use crate::protocol::{CheckPhase, CheckReply, ErrorBody, ErrorCode, Op, Outcome, Reply, Request, name_of};
 
 /// Why nothing lands although the command has passed.
@@ -173,17 +174,8 @@ fn other_answer() -> ErrorBody {
 }
 
 fn words_of(command: &[OsString]) -> String {
-    let words: Vec<_> = command.iter().map(|word| quoted(&word.to_string_lossy())).collect();
+    let words: Vec<_> = command.iter().map(|word| shell_word(&word.to_string_lossy())).collect();
     words.join(" ")
-}
-
-/// As a shell takes it for one word.
-fn quoted(word: &str) -> String {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"%+,-./:=@_".contains(&byte);
-    match !word.is_empty() && word.bytes().all(is_plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
-    }
 }
 
 #[cfg(test)]

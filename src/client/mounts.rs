@@ -1,6 +1,7 @@
 //! The mounts of fettlefs that this process can see, and the projects of mounts that only other processes can.
 
 use super::{ClientError, place::io_error};
+use crate::model::shell_word;
 use crate::protocol::STATE_DIRECTORY;
 use crate::sys::mount::{self, FS_TYPE, MountEntry, is_death};
 use std::collections::BTreeSet;
@@ -63,7 +64,7 @@ impl DeadMount {
 
     /// The remedy, valid in any working directory.
     pub fn remedy(&self) -> String {
-        let (project, mountpoint) = (self.project.display(), self.mountpoint.display());
+        let [project, mountpoint] = [&self.project, &self.mountpoint].map(|path| shell_word(&path.to_string_lossy()));
         format!("`fettlefs mount {project}` recovers it, `fettlefs unmount {mountpoint}` detaches it")
     }
 

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use crate::model::{ChangeId, Glob, ID_PREFIX_MIN, OperationId, RelPath};
+use crate::model::{ChangeId, Glob, ID_PREFIX_MIN, OperationId, RelPath, shell_word};
 use crate::protocol::{ErrorBody, ErrorCode, Target};
 use crate::store::{Fate, Verdict};
 
@@ -199,7 +199,8 @@ fn became(verdict: &Verdict, known: &impl Known) -> Result<ErrorBody, ErrorBody>
         Fate::Discarded => body(ErrorCode::AlreadyDiscarded, format!("{id} ({path}) is already discarded")),
         Fate::Removed => {
             let message = format!(
-                "{id} ({path}) was removed in the view; content that it had is a backup: fettlefs rollback {path}"
+                "{id} ({path}) was removed in the view; content that it had is a backup: fettlefs rollback {}",
+                shell_word(&path.to_string())
             );
             body(ErrorCode::AlreadyDiscarded, message)
         }

@@ -27,6 +27,6 @@ pub use glob::{Glob, GlobError};
 pub use looks::{Looks, Xattr};
 pub use operation::OperationId;
 pub use path::{NAME_BYTES_MAX, PathError, RelPath};
-pub use printable::{escape_content, escape_json, escape_name};
+pub use printable::{escape_content, escape_json, escape_name, is_plain_word, shell_word};
 pub use spelled::{Object, Word};
 pub use stamp::{Births, InodeKey, Stamp, Timestamp};

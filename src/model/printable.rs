@@ -1,8 +1,22 @@
-//! Makes text that a terminal cannot obey. Names and contents come from programs that nobody trusts yet.
+//! Makes text that a terminal or a shell cannot obey. Names and contents come from programs that nobody trusts yet.
 
 /// Escapes a name for one line: everything but printable text is spelled out.
 pub fn escape_name(bytes: &[u8]) -> String {
     escape(bytes, is_obeyed, |character, text| text.extend(character.escape_default()))
+}
+
+/// True if a shell takes this for one word and for nothing else.
+pub fn is_plain_word(word: &str) -> bool {
+    let is_plain = |character: char| character.is_alphanumeric() || "%+,-./:=@_".contains(character);
+    !word.is_empty() && word.chars().all(is_plain)
+}
+
+/// Writes a word as a shell takes it for one, for a command line that is to be copied.
+pub fn shell_word(word: &str) -> String {
+    match is_plain_word(word) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
 }
 
 /// Escapes content: like a name, but line breaks and tabs stay.

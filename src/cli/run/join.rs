@@ -8,6 +8,7 @@ use super::inside::Way;
 use crate::cli::mount::{Audience, Ground, MountArgs, SettingFlags};
 use crate::cli::{Failure, mount_start, offline, sources};
 use crate::client::{Client, ClientError, Reach, fettle_mounts};
+use crate::model::shell_word;
 use crate::protocol::{ErrorCode, LeaveReply, Op, Reply, Request, RunReply, SHELL_DIRECTORY, STATE_DIRECTORY};
 use crate::store::holder_note;
 use crate::sys::mount::MountEntry;
@@ -236,7 +237,7 @@ fn check_seen(way: &Way, reply: &RunReply) -> Result<(), Failure> {
         "{} is mounted where you do not see it, in another mount namespace (pid {}): `fettlefs unmount {}` ends that",
         project.display(),
         reply.pid,
-        project.display()
+        shell_word(&project.to_string_lossy())
     );
     Err(Failure::new(ErrorCode::NotMounted, message))
 }

@@ -213,3 +213,10 @@ fn a_glob_that_nothing_could_compile_is_refused_by_its_name() {
     assert!(path_glob(&nested(32)).unwrap().is_match("a"));
     assert!(path_glob(&"?".repeat(4096)).unwrap().is_match("x".repeat(4096)));
 }
+
+#[test]
+fn a_path_in_a_command_line_to_copy_is_one_word_of_it() {
+    let verdict = Verdict { id: id("dead0008"), path: path("a;touch b"), fate: Fate::Removed, at: 0 };
+    let told = became(&verdict, &Past).expect("what became of it").message;
+    assert!(told.ends_with("fettlefs rollback 'a;touch b'"), "{told}");
+}

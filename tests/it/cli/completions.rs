@@ -69,6 +69,23 @@ fn nothing_is_offered_or_told_that_a_terminal_would_obey() {
     assert!(operations.contains("\ta\\u{202e}sr.b\n") && !operations.contains('\u{202e}'), "{operations}");
 }
 
+#[test]
+fn nothing_is_offered_that_a_shell_would_take_for_more_than_a_word() {
+    let scratch = mounted_scratch!();
+    let names = ["report;touch pwned;.md", "report one", "report$(id)", "report*", "report.md"];
+    for name in names {
+        scratch.write(name, OLD);
+    }
+    let view = small(&scratch).start();
+    for name in names {
+        view.write(name, NEW);
+        view.write(name, OLD);
+    }
+    view.cli(&["confirm", "--all", "--yes"]).ok();
+    let backups = offered(&view, &scratch, &["rollback", "report"]);
+    assert!(!backups.is_empty() && backups.iter().all(|name| name.starts_with("report.md.")), "{backups:?}");
+}
+
 /// The line that a real zsh at a prompt makes of `line` by the Tab key, which has `fettlefs` on its path.
 fn completed_by_zsh(view: &View, scratch: &Scratch, line: &str) -> String {
     let (home, bin) = (scratch.root().join("zsh"), scratch.root().join("bin"));
