@@ -17,7 +17,8 @@ use super::terminal::Ink;
 use super::text::Text;
 use super::{Desk, Failure};
 use crate::client::DeadMount;
-use crate::protocol::Exit;
+use crate::protocol::{ErrorCode, Exit};
+use crate::sys::signals::Termination;
 
 /// Find out what keeps a view from working here, down to real trial mounts
 ///
@@ -69,11 +70,15 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
         Some(dead) => findings.push(checks::dead(&dead)),
         None => findings.extend(checks::of_project(&project)),
     }
+    let failed = |err| Failure::new(ErrorCode::Io, format!("keep signals back during the trials: {err}"));
+    // What is mounted for a trial would outlive a program that a signal ends.
+    let signals = Termination::block_heeded().map_err(failed)?;
     match faults(&findings)[..] {
-        [] => findings.extend(trial::all(&project)),
-        [checks::MOUNTING] => try_a_run(&mut findings),
+        [] => findings.extend(trial::all(&project, &signals)),
+        [checks::MOUNTING] => try_a_run(&mut findings, &signals),
         _ => {}
     }
+    signals.unblock().map_err(failed)?;
     desk.answer_value(serde_json::json!({"v": 1, "ok": true, "findings": findings}), Done::Nothing, |text| {
         render(&findings, text)
     })?;
@@ -81,8 +86,8 @@ pub fn run(arguments: Arguments, desk: &Desk) -> Result<Exit, Failure> {
 }
 
 /// Tries a run: a user who may not mount for everyone can still have a view in a private namespace.
-fn try_a_run(findings: &mut Vec<Finding>) {
-    let tried = trial::run();
+fn try_a_run(findings: &mut Vec<Finding>, signals: &Termination) {
+    let tried = trial::run(signals);
     if tried.state == State::Ok {
         let mounting = findings.iter_mut().filter(|finding| finding.check == checks::MOUNTING);
         mounting.for_each(|finding| {

@@ -88,6 +88,17 @@ impl Termination {
         change_mask(libc::SIG_UNBLOCK, &self.blocked)
     }
 
+    /// True if one of them has come. It is not consumed, so it ends the program once they are unblocked.
+    pub fn has_come(&self) -> io::Result<bool> {
+        let at_once = rustix::event::Timespec::default();
+        let mut sources = [PollFd::new(&self.signals, PollFlags::IN)];
+        match rustix::event::poll(&mut sources, Some(&at_once)) {
+            Ok(ready) => Ok(ready > 0),
+            Err(rustix::io::Errno::INTR) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
     pub fn waker(&self) -> Waker {
         Waker(Arc::clone(&self.woken))
     }

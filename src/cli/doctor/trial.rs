@@ -3,9 +3,10 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,14 +17,20 @@ use super::Finding;
 use super::checks::in_container;
 use crate::client::fettle_mounts;
 use crate::sys::mount::mount_at;
+use crate::sys::signals::{Termination, unblock_in};
 
 /// How long a trial may take. A view that has not answered by then never will.
 const TRIAL_MAX: Duration = Duration::from_secs(60);
+/// How long it may still take when a signal asks this program to end: it takes its own mount away best.
+const ASKED_MAX: Duration = Duration::from_secs(5);
+/// How often to look whether a signal has come.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// A result whose error is worded for people.
 type Tried<T> = Result<T, String>;
 
-pub fn all(project: &Path) -> Vec<Finding> {
+/// Leaves nothing behind, also if a signal comes, which ends the program once it is unblocked.
+pub fn all(project: &Path, signals: &Termination) -> Vec<Finding> {
     let scratch = match tempfile::Builder::new().prefix("fettle-doctor.").tempdir() {
         Ok(scratch) => scratch,
         Err(err) => {
@@ -31,8 +38,10 @@ pub fn all(project: &Path) -> Vec<Finding> {
             return vec![Finding::fault("trial", message, "name one that can be written by TMPDIR")];
         }
     };
-    let mut findings = mount_project(project, scratch.path());
-    findings.push(change_scratch(scratch.path()));
+    let mut findings = mount_project(project, scratch.path(), signals);
+    if !has_come(signals) {
+        findings.push(change_scratch(scratch.path(), signals));
+    }
     if let Err(err) = scratch.close() {
         findings.push(Finding::note("trial", format!("remove the scratch directory: {err}"), "remove it by hand"));
     }
@@ -40,7 +49,7 @@ pub fn all(project: &Path) -> Vec<Finding> {
 }
 
 /// Mounts the project with its settings, read-only: nothing in it is changed, and its own state is not touched.
-fn mount_project(project: &Path, scratch: &Path) -> Vec<Finding> {
+fn mount_project(project: &Path, scratch: &Path, signals: &Termination) -> Vec<Finding> {
     const CHECK: &str = "trial of the project";
     match place_of_mount(project) {
         Ok(None) => {}
@@ -56,7 +65,7 @@ fn mount_project(project: &Path, scratch: &Path) -> Vec<Finding> {
         unset: ["FETTLE_STAGE_DIR", "FETTLE_BACKUP_DIR"].map(OsString::from).into(),
     };
     let project = project.to_owned();
-    let tried = in_time(&view.mountpoint.clone(), move || {
+    let tried = in_time(&view.mountpoint.clone(), signals, move || {
         let begun = Instant::now();
         view.mount(&project, &["-o", "ro"])?;
         fs::read_dir(&view.mountpoint).map_err(|err| format!("list the view: {err}"))?.count();
@@ -86,7 +95,7 @@ fn passthrough(passes: bool) -> Finding {
 }
 
 /// Makes a small change, which must land, and a large one, which must wait until it is confirmed.
-fn change_scratch(scratch: &Path) -> Finding {
+fn change_scratch(scratch: &Path, signals: &Termination) -> Finding {
     const CHECK: &str = "trial of a change";
     let project = scratch.join("project");
     let view = View {
@@ -95,7 +104,7 @@ fn change_scratch(scratch: &Path) -> Finding {
         environment: vec![("XDG_CONFIG_HOME", scratch.join("config").into_os_string())],
         unset: std::env::vars_os().map(|(name, _)| name).filter(|name| is_ours(name)).collect(),
     };
-    let tried = in_time(&view.mountpoint.clone(), move || {
+    let tried = in_time(&view.mountpoint.clone(), signals, move || {
         let told = |what: &'static str| move |err: io::Error| format!("{what}: {err}");
         let (below, above) = (project.join("file"), view.mountpoint.join("file"));
         let (old, small, large) = ("a line\n".repeat(100), "a line\n".repeat(101), "another\n".repeat(100));
@@ -120,7 +129,7 @@ fn change_scratch(scratch: &Path) -> Finding {
 }
 
 /// Runs a command in a private view, by a user namespace, as for a user that may not mount.
-pub fn run() -> Finding {
+pub fn run(signals: &Termination) -> Finding {
     const CHECK: &str = "trial of a run";
     let scratch = tempfile::Builder::new().prefix("fettle-doctor.").tempdir();
     let scratch = match scratch.and_then(|scratch| fs::create_dir(scratch.path().join("project")).map(|()| scratch)) {
@@ -137,7 +146,7 @@ pub fn run() -> Finding {
         environment: vec![("XDG_CONFIG_HOME", scratch.path().join("config").into_os_string())],
         unset: std::env::vars_os().map(|(name, _)| name).filter(|name| is_ours(name)).collect(),
     };
-    let tried = in_time(&project.clone(), move || view.ask(&["run", "--", "mkdir", "made"]));
+    let tried = in_time(&project.clone(), signals, move || view.ask(&["run", "--", "mkdir", "made"]));
     let tried = tried.and_then(|_| match project.join("made").is_dir() {
         true => Ok(()),
         false => Err("what a command made in its view did not land".to_owned()),
@@ -174,17 +183,40 @@ fn is_ours(variable: &OsStr) -> bool {
 }
 
 /// Runs a trial with a time limit, and then takes the view away: one that does not answer would block it for ever.
-fn in_time<T: Send + 'static>(mountpoint: &Path, trial: impl FnOnce() -> Tried<T> + Send + 'static) -> Tried<T> {
+fn in_time<T: Send + 'static>(
+    mountpoint: &Path,
+    signals: &Termination,
+    trial: impl FnOnce() -> Tried<T> + Send + 'static,
+) -> Tried<T> {
     let (done, wait) = channel();
     thread::spawn(move || {
         if done.send(trial()).is_err() {
             log::debug!("a trial ended after its time");
         }
     });
-    wait.recv_timeout(TRIAL_MAX).unwrap_or_else(|_| {
-        let gone =
-            take_away(mountpoint).map_or_else(|err| format!(", and stays: {}", err.message()), |()| String::new());
-        Err(format!("no answer within {} s{gone}", TRIAL_MAX.as_secs()))
+    let begun = Instant::now();
+    let mut asked = None;
+    loop {
+        match wait.recv_timeout(LOOK_EVERY) {
+            Ok(tried) => return tried,
+            Err(RecvTimeoutError::Disconnected) => return Err("the trial has panicked".to_owned()),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        if asked.is_none() && has_come(signals) {
+            asked = Some(Instant::now());
+        }
+        if begun.elapsed() >= TRIAL_MAX || asked.is_some_and(|asked| asked.elapsed() >= ASKED_MAX) {
+            let gone =
+                take_away(mountpoint).map_or_else(|err| format!(", and stays: {}", err.message()), |()| String::new());
+            return Err(format!("no answer within {} s{gone}", begun.elapsed().as_secs()));
+        }
+    }
+}
+
+fn has_come(signals: &Termination) -> bool {
+    signals.has_come().unwrap_or_else(|err| {
+        log::warn!("look whether a signal has come: {err}");
+        false
     })
 }
 
@@ -226,6 +258,8 @@ impl View {
             command.env_remove(name);
         }
         command.args(words).envs(self.environment.iter().cloned()).stdin(Stdio::null());
+        // Ctrl-C is for this program, which ends when the trial has: a mount that is half made could not be taken away.
+        unblock_in(&mut command).process_group(0);
         let output = command.output().map_err(|err| format!("start this program: {err}"))?;
         if output.status.success() {
             return Ok(output);

@@ -1,8 +1,11 @@
 //! `fettlefs doctor`: what is well and what is not, found by taking away what a view needs.
 
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 
-use crate::harness::{Output, Scratch, mounted_scratch};
+use crate::harness::{Output, Scratch, eventually, mounted_scratch};
 
 /// What was found: the check, its state, the remedy.
 fn found(output: &Value) -> Vec<(String, String, Option<String>)> {
@@ -131,4 +134,25 @@ fn what_only_weakens_is_a_note() {
     let output = scratch.cli(&["doctor", "--json"]).ok().json();
     let of_settings = found(&output).into_iter().filter(|(check, ..)| check == "settings");
     assert_eq!(of_settings.map(|(_, state, _)| state).collect::<Vec<_>>(), ["note", "note"], "{output}");
+}
+
+#[test]
+fn a_doctor_that_is_interrupted_takes_its_trials_away() {
+    let scratch = mounted_scratch!();
+    scratch.write("a.txt", "a\n");
+    let temporary = scratch.root().join("temporary");
+    std::fs::create_dir(&temporary).expect("a directory");
+    let count = || std::fs::read_dir(&temporary).expect("it is there").count();
+    let mut command = scratch.fettlefs();
+    // In a process group of its own, all of which gets the signal, as by Ctrl-C.
+    command.args(["doctor"]).current_dir(scratch.project()).env("TMPDIR", &temporary).process_group(0);
+    let mut doctor = command.spawn().expect("it runs");
+    eventually("a trial begins", || count() > 0);
+    kill_process_group(Pid::from_child(&doctor), Signal::INT).expect("it runs");
+    let status = doctor.wait().expect("it ends");
+    assert_eq!((status.signal(), count()), (Some(2), 0));
+    assert_eq!(scratch.daemons(), [0; 0]);
+    assert!(
+        !std::fs::read_to_string("/proc/self/mountinfo").expect("mounts").contains(temporary.to_str().expect("text"))
+    );
 }
