@@ -62,6 +62,7 @@ fn code_of(unpatched: &Unpatched) -> ErrorCode {
         Unpatched::Nowhere { .. } => ErrorCode::Conflict,
         Unpatched::Elsewhere { .. } => ErrorCode::Ambiguous,
         Unpatched::NoAnchor { .. } | Unpatched::Overlap { .. } => ErrorCode::BadRequest,
+        Unpatched::TooMany { .. } => ErrorCode::TooLarge,
     }
 }
 

@@ -29,7 +29,14 @@ pub enum Unpatched {
     Elsewhere { hunk: usize, want: usize, found: usize, is_all: bool, near: String },
     #[error("hunks {first} and {second} replace the same text, or begin at the same place")]
     Overlap { first: usize, second: usize },
+    #[error("hunk {hunk} matches in too many places, or they overlap too often: write the file itself")]
+    TooMany { hunk: usize },
 }
+
+/// How many places all hunks of a file may have together, and how many bytes their anchors: more would keep the daemon
+/// busy for minutes. Anchors that do not overlap have no more bytes than the file.
+const PLACES_MAX: usize = 1_000_000;
+const ANCHORED_BYTES_MAX: usize = 64 << 20;
 
 /// How many places are counted beyond those asked for; a higher count would say no more.
 const COUNTED_BEYOND: usize = 100;
@@ -55,9 +62,13 @@ struct Replacement<'a> {
 
 /// Returns the content with all hunks applied.
 pub fn apply_anchored(content: &[u8], hunks: &[Anchored]) -> Result<Vec<u8>, Unpatched> {
-    let mut places = Vec::new();
+    let mut places: Vec<Replacement> = Vec::new();
+    let mut anchored = 0;
     for (hunk, number) in hunks.iter().zip(1..) {
-        places.extend(find(content, hunk, number)?);
+        let bounds = Bounds { places: PLACES_MAX - places.len(), bytes: ANCHORED_BYTES_MAX - anchored };
+        let found = find(content, hunk, number, bounds)?;
+        anchored += found.len() * anchor_bytes(hunk);
+        places.extend(found);
     }
     places.sort_by_key(|place| (place.range.start, place.range.end));
     if let Some(pair) = places.windows(2).find(|pair| is_overlap(&pair[0], &pair[1])) {
@@ -80,15 +91,36 @@ fn is_overlap(before: &Replacement, after: &Replacement) -> bool {
     after.range.start < before.range.end || after.range.start == before.range.start
 }
 
-fn find<'a>(content: &[u8], hunk: &Anchored<'a>, number: usize) -> Result<Vec<Replacement<'a>>, Unpatched> {
+/// What is left of [`PLACES_MAX`] and [`ANCHORED_BYTES_MAX`].
+struct Bounds {
+    places: usize,
+    bytes: usize,
+}
+
+fn anchor_bytes(hunk: &Anchored) -> usize {
+    hunk.left.len() + hunk.old.len() + hunk.right.len()
+}
+
+fn find<'a>(
+    content: &[u8],
+    hunk: &Anchored<'a>,
+    number: usize,
+    bounds: Bounds,
+) -> Result<Vec<Replacement<'a>>, Unpatched> {
     let anchor = [hunk.left, hunk.old, hunk.right].concat();
     if anchor.is_empty() {
         return Err(Unpatched::NoAnchor { hunk: number });
     }
     let counted_max = hunk.matches.saturating_add(COUNTED_BEYOND);
-    let found = occurrences(content, &anchor);
-    let begins_line = |at: usize| at == 0 || content[at - 1] == b'\n';
-    let found: Vec<usize> = found.filter(|at| !hunk.whole_lines || begins_line(*at)).take(counted_max).collect();
+    let affordable = bounds.places.min(bounds.bytes / anchor.len());
+    let looked_for = counted_max.min(affordable.saturating_add(1));
+    let found: Vec<usize> = match hunk.whole_lines {
+        true => at_line_begins(content, &anchor).take(looked_for).collect(),
+        false => occurrences(content, &anchor).take(looked_for).collect(),
+    };
+    if found.len() > affordable {
+        return Err(Unpatched::TooMany { hunk: number });
+    }
     if found.is_empty() {
         return Err(Unpatched::Nowhere { hunk: number, near: nearby(content, hunk, &anchor) });
     }
@@ -105,14 +137,22 @@ fn find<'a>(content: &[u8], hunk: &Anchored<'a>, number: usize) -> Result<Vec<Re
 }
 
 /// Returns where `anchor` begins. Overlapping occurrences count too: each may be the place that was meant.
-fn occurrences(content: &[u8], anchor: &[u8]) -> impl Iterator<Item = usize> {
-    let finder = memmem::Finder::new(anchor);
+fn occurrences<'a>(content: &'a [u8], anchor: &[u8]) -> impl Iterator<Item = usize> + use<'a> {
+    let finder = memmem::Finder::new(anchor).into_owned();
     let mut from = 0;
     std::iter::from_fn(move || {
         let at = from + finder.find(&content[from..])?;
         from = at + 1;
         Some(at)
     })
+}
+
+/// The same, only where a line begins. It is looked for with the end of the line before it, so that no other place is
+/// compared.
+fn at_line_begins<'a>(content: &'a [u8], anchor: &[u8]) -> impl Iterator<Item = usize> + use<'a> {
+    let first = content.starts_with(anchor).then_some(0);
+    let behind_a_line = [b"\n", anchor].concat();
+    first.into_iter().chain(occurrences(content, &behind_a_line).map(|at| at + 1))
 }
 
 /// Shows what may have been meant by an anchor that matches nowhere.
@@ -134,24 +174,30 @@ fn nearby(content: &[u8], hunk: &Anchored, anchor: &[u8]) -> String {
     }
 }
 
-/// The most lines compared for such a guess. A patch and file of nothing but similar lines may end without one.
-const LINES_COMPARED_MAX: usize = 10_000_000;
+/// The most bytes compared for such a guess. A patch and file of nothing but similar lines may end without one.
+const GUESS_BYTES_MAX: usize = 32 << 20;
 
 /// Returns where lines stand that differ from those of `text` only in white space.
 fn like_but_for_space(content: &[u8], text: &[u8]) -> Vec<usize> {
-    let bare = |line: &[u8]| line.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect::<Vec<u8>>();
-    let wanted: Vec<Vec<u8>> = lines(text).map(|(_, line)| bare(line)).collect();
+    let wanted: Vec<Vec<u8>> = lines(text).map(|(_, line)| bare(line).collect()).collect();
     if wanted.iter().all(Vec::is_empty) {
         return Vec::new();
     }
-    let there: Vec<(usize, Vec<u8>)> = lines(content).map(|(at, line)| (at, bare(line))).collect();
     let mut compared = 0;
-    let mut is_like = |(_, line): &(usize, Vec<u8>), wanted: &Vec<u8>| {
-        compared += 1;
-        compared <= LINES_COMPARED_MAX && line == wanted
+    let mut is_like = |line: &[u8], wanted: &[u8]| {
+        compared += line.len();
+        compared <= GUESS_BYTES_MAX && bare(line).eq(wanted.iter().copied())
     };
-    let is_like = |window: &&[(usize, Vec<u8>)]| window.iter().zip(&wanted).all(|(line, wanted)| is_like(line, wanted));
-    there.windows(wanted.len()).filter(is_like).map(|window| window[0].0).take(EXCERPTS_MAX).collect()
+    let mut are_like = |at: usize| {
+        let mut there = lines(&content[at..]);
+        wanted.iter().all(|wanted| there.next().is_some_and(|(_, line)| is_like(line, wanted)))
+    };
+    lines(content).map(|(at, _)| at).filter(|at| are_like(*at)).take(EXCERPTS_MAX).collect()
+}
+
+/// A line without its white space.
+fn bare(line: &[u8]) -> impl Iterator<Item = u8> {
+    line.iter().copied().filter(|byte| !byte.is_ascii_whitespace())
 }
 
 /// Returns the first line that shares most of `text`'s longest line, from both ends, if that is at least half of it.
@@ -211,7 +257,7 @@ impl Unpatched {
     pub fn near(&self) -> Option<&str> {
         match self {
             Self::Nowhere { near, .. } | Self::Elsewhere { near, .. } => Some(near).filter(|near| !near.is_empty()),
-            Self::NoAnchor { .. } | Self::Overlap { .. } => None,
+            Self::NoAnchor { .. } | Self::Overlap { .. } | Self::TooMany { .. } => None,
         }
         .map(String::as_str)
     }

@@ -114,6 +114,24 @@ fn what_a_refusal_looks_for_is_bounded() {
     assert_eq!(refused, Unpatched::Nowhere { hunk: 1, near: String::new() });
 }
 
+/// Each of some hundred thousand places is found by an anchor of some ten thousand bytes.
+#[test]
+fn what_overlaps_too_often_is_refused_and_does_not_keep_anybody_waiting() {
+    let same = "a".repeat(400_000);
+    let anchor = "a".repeat(30_000);
+    let often = Anchored { matches: 300_000, ..hunk("", &anchor, "", "b") };
+    assert_eq!(apply_anchored(same.as_bytes(), &[often]), Err(Unpatched::TooMany { hunk: 1 }));
+    // Not one of them begins a line, but the first.
+    let line = Anchored { whole_lines: true, ..hunk("", &anchor, "", "b") };
+    let done = apply_anchored(same.as_bytes(), &[line]).unwrap();
+    assert_eq!(done.len(), 370_001);
+    // All that one file is asked for together.
+    let each = "b\n".repeat(PLACES_MAX / 2 + 1);
+    let every = |old| Anchored { matches: PLACES_MAX / 2 + 1, ..hunk("", old, "", "") };
+    let refused = apply_anchored(each.as_bytes(), &[every("b"), every("\n")]);
+    assert_eq!(refused, Err(Unpatched::TooMany { hunk: 2 }));
+}
+
 /// Every place of `anchor`, by looking at each.
 fn naive(content: &[u8], anchor: &[u8]) -> Vec<usize> {
     (0..=content.len()).filter(|at| content[*at..].starts_with(anchor)).collect()
