@@ -60,6 +60,7 @@ pub fn run(Arguments { into }: Arguments, desk: &Desk) -> Result<Exit, Failure> 
             desk.print_bytes(&page(program)?)?;
         }
         Some(directory) => {
+            let directory = desk.directory.join(directory);
             let written = write_all(program, &directory);
             written.map_err(|err| {
                 Failure::new(ErrorCode::Io, format!("write manual pages to {}: {err}", directory.display()))
