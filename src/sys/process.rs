@@ -1,8 +1,8 @@
 //! Facts about processes, from `/proc`.
 //!
 //! Reading `/proc/<pid>/{exe,cmdline,environ,stat}` waits for a process that is in `execve`, and that process may be
-//! waiting for our answer to a FLUSH: both would hang for good. [`Program::of`], [`session_leader`], [`began`], [`tree_name`]
-//! and [`processor`] read them. Call these where the process itself asks for something by name (OPEN, UNLINK, RENAME, …) or
+//! waiting for our answer to a FLUSH: both would hang for good. [`Program::of`], [`began`], [`tree_name`] and
+//! [`processor`] read them. Call these where the process itself asks for something by name (OPEN, UNLINK, RENAME, …) or
 //! off the request path, never while a FLUSH, RELEASE or page write of that process is being answered, and under no lock
 //! that an answer needs.
 //! Everything else here is safe at any time.
@@ -77,7 +77,8 @@ pub fn same_thread_group(a: u32, b: u32) -> bool {
     a != 0 && (a == b || tgid(a).is_some_and(|group| tgid(b) == Some(group)))
 }
 
-/// The leader of a process's session; 0 if it is not visible to us, `None` for a process that has ended.
+/// The leader of a process's session: the shell of a terminal, or what called `setsid`. 0 if it is not visible to us,
+/// `None` for a process that has ended.
 #[allow(unsafe_code)]
 pub fn session(pid: u32) -> Option<u32> {
     let raw = libc::pid_t::try_from(pid).ok()?;
@@ -135,11 +136,6 @@ pub fn children(pid: u32) -> Vec<u32> {
         // A kernel without CONFIG_PROC_CHILDREN.
         Err(_) => all_pids().filter(|&child| parent(child) == Some(pid)).collect(),
     }
-}
-
-/// The pid of the session's leader: the shell of a terminal, or what called `setsid`.
-pub fn session_leader(pid: u32) -> Option<u32> {
-    parse_session(&read(pid, "stat")?)
 }
 
 /// When a process began, in ticks since the machine did: a later process with the same number began later. May hang, see
@@ -366,13 +362,8 @@ fn status_words<'a>(status: &'a [u8], field: &str) -> impl Iterator<Item = &'a s
 }
 
 /// Fields of `stat`, as proc(5) counts them.
-const STAT_SESSION: usize = 6;
 const STAT_STARTTIME: usize = 22;
 const STAT_PROCESSOR: usize = 39;
-
-fn parse_session(stat: &[u8]) -> Option<u32> {
-    parse_stat(stat, STAT_SESSION)?.try_into().ok()
-}
 
 /// The second field is the name in parentheses, which may itself contain both.
 fn parse_stat(stat: &[u8], field: usize) -> Option<u64> {

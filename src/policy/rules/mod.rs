@@ -217,8 +217,7 @@ impl RuleSet {
         self.user.iter().chain(&self.project).any(|rule| rule.action.refuses())
     }
 
-    /// Whether a frozen path may exist below `dir`, going by patterns alone. `false` is certain, so the usual rename or
-    /// removal of a directory looks at nothing; on `true` the caller lists the contents for [`Self::frozen_among`].
+    /// Whether a frozen path may exist below `dir`, going by patterns alone. `false` is certain.
     pub fn may_freeze_below(&self, dir: &RelPath) -> bool {
         self.user.iter().chain(&self.project).any(|rule| rule.action == Action::Freeze && rule.reaches_below(dir))
     }
@@ -233,15 +232,6 @@ impl RuleSet {
         };
         let by_rule = |rule: &Compiled| rule.action != Action::Pass && rule.reaches_below(dir);
         !dir.components().all(is_plain) || self.user.iter().chain(&self.project).any(by_rule)
-    }
-
-    /// Returns the first of `places` that is frozen for `exe`.
-    pub fn frozen_among<'a>(
-        &self,
-        places: impl IntoIterator<Item = Place<'a>>,
-        exe: Option<&OsStr>,
-    ) -> Option<Place<'a>> {
-        places.into_iter().find(|place| self.action(place, exe) == Action::Freeze)
     }
 }
 

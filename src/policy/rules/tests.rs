@@ -478,15 +478,6 @@ fn a_symlink_bears_what_rules_say_of_anything_below_it() {
     assert_eq!(ask(&by_program, "pas@", None, Some("pas")), Action::Pass);
 }
 
-#[test]
-fn the_first_frozen_place_is_named() {
-    let rules = rules(&[rule("*.key", RuleAction::Freeze), rule("tmp/*.key", RuleAction::Auto)]);
-    let paths = [path("d/a"), path("tmp/x.key"), path("d/b.key")];
-    let places = || paths.iter().map(|path| Place { path, entry: Entry::File, ignored: None });
-    assert_eq!(rules.frozen_among(places(), None).map(|place| place.path), Some(&paths[2]));
-    assert!(rules.frozen_among(places().take(2), None).is_none());
-}
-
 fn risky(old: &str, new: &str) -> Option<String> {
     risky_git_config_change(&path(".git/config"), old.as_bytes(), new.as_bytes())
 }

@@ -52,7 +52,7 @@ fn a_child_is_described() {
     assert!(program.exe.unwrap().ends_with("cat"));
     assert_eq!(uid(child.pid()), uid(std::process::id()));
     assert_eq!(parent(child.pid()), Some(std::process::id()));
-    assert_eq!(session_leader(child.pid()), session_leader(std::process::id()));
+    assert_eq!(session(child.pid()), session(std::process::id()));
 }
 
 #[test]
@@ -138,9 +138,9 @@ fn status_fields_are_found_at_the_beginning_of_a_line() {
 }
 
 #[test]
-fn a_name_with_parentheses_does_not_shift_the_session() {
-    assert_eq!(parse_session(b"12 (a) S 1 (b)) S 1 2 77 0"), Some(77));
-    assert_eq!(parse_session(b"12 (a"), None);
+fn a_name_with_parentheses_does_not_shift_the_fields() {
+    assert_eq!(parse_stat(b"12 (a) S 1 (b)) S 1 2 77 0", 6), Some(77));
+    assert_eq!(parse_stat(b"12 (a", 6), None);
 }
 
 #[test]
