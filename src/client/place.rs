@@ -68,7 +68,7 @@ fn nearest_root(start: &Path) -> Result<Option<PathBuf>, ClientError> {
             Ok(found) if found.is_dir() && is_project(directory, &found)? => return Ok(Some(directory.to_owned())),
             Ok(_) => {}
             Err(err) if err.kind() == io::ErrorKind::PermissionDenied => check_not_shut(directory)?,
-            Err(err) if is_absent(&err) => {}
+            Err(err) if is_missing(&err) => {}
             Err(err) => return Err(unreachable(directory, &state, err)),
         }
     }
@@ -93,7 +93,7 @@ fn is_project(directory: &Path, found: &Metadata) -> Result<bool, ClientError> {
 fn has_state(directory: &Path) -> bool {
     match std::fs::symlink_metadata(directory.join(INSTANCE_FILE)) {
         Ok(instance) => instance.is_file(),
-        Err(err) => !is_absent(&err),
+        Err(err) => !is_missing(&err),
     }
 }
 
@@ -114,7 +114,8 @@ pub(super) fn check_private(state: &Path, project: &Path) -> Result<(), ClientEr
     }
 }
 
-fn is_absent(err: &io::Error) -> bool {
+/// True if a name is missing. A loop of links is not: that is told.
+fn is_missing(err: &io::Error) -> bool {
     matches!(err.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
@@ -164,7 +165,7 @@ fn canonical(start: &Path) -> Result<PathBuf, ClientError> {
         }
         Ok(path) => Ok(path),
         Err(err) if is_death(&err) => Ok(start.to_owned()),
-        Err(cause) if is_absent(&cause) => no_directory(cause),
+        Err(cause) if is_missing(&cause) => no_directory(cause),
         Err(err) => Err(io_error("open", start, err)),
     }
 }

@@ -19,16 +19,9 @@ use std::time::Duration;
 use std::{fs, io};
 
 use known::KnownThread;
+use rustix::thread::CapabilitySet;
 
 use super::namespace::{self, Kind};
-
-/// Capability bits: to change or open files of others, and to keep set-group-id bits of groups that the process is not
-/// in.
-const CAP_CHOWN: u64 = 1;
-const CAP_DAC_OVERRIDE: u64 = 1 << 1;
-const CAP_DAC_READ_SEARCH: u64 = 1 << 2;
-const CAP_FOWNER: u64 = 1 << 3;
-const CAP_FSETID: u64 = 1 << 4;
 
 /// What a person wants to know about the program behind a change. Absent: the kernel does not tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -176,15 +169,15 @@ pub fn uid(pid: u32) -> Option<u32> {
 pub struct Rights {
     status: Vec<u8>,
     /// Empty for a thread in another user namespace: capabilities there give no rights over files outside.
-    capabilities: u64,
+    capabilities: CapabilitySet,
 }
 
 /// Returns `None` for a thread that is gone or outside our pid namespace.
 pub fn rights(tid: u32) -> Option<Rights> {
     let status = read(tid, "status")?;
     let has_our_users = namespace::of(tid, Kind::User).ok()? == namespace::own(Kind::User).ok()?;
-    let effective = parse_hexadecimal(&status, "CapEff:").unwrap_or(0);
-    Some(Rights { status, capabilities: if has_our_users { effective } else { 0 } })
+    let effective = parse_hexadecimal(&status, "CapEff:").filter(|_| has_our_users).unwrap_or(0);
+    Some(Rights { status, capabilities: CapabilitySet::from_bits_retain(effective) })
 }
 
 impl Rights {
@@ -195,17 +188,17 @@ impl Rights {
 
     /// True if it may open files whose modes keep others out.
     pub fn opens_all(&self) -> bool {
-        self.capabilities & (CAP_DAC_OVERRIDE | CAP_DAC_READ_SEARCH) != 0
+        self.capabilities.intersects(CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH)
     }
 
     /// Whether it may change modes, owners and access lists of others' files.
     pub fn acts_for_owners(&self) -> bool {
-        self.capabilities & (CAP_FOWNER | CAP_CHOWN) != 0
+        self.capabilities.intersects(CapabilitySet::FOWNER | CapabilitySet::CHOWN)
     }
 
     /// Whether set-id bits stay on files that it writes to.
     pub fn keeps_set_id(&self) -> bool {
-        self.capabilities & CAP_FSETID != 0
+        self.capabilities.contains(CapabilitySet::FSETID)
     }
 
     /// Whether it may give the set-group-id bit to files of a group: it is in that, or keeps the bit anyway.

@@ -343,10 +343,7 @@ impl Place {
 
     /// The same as far as that is allowed: an unprivileged process cannot give files away.
     pub fn give_owner(&self, uid: u32, gid: u32) -> io::Result<()> {
-        match self.set_owner(Some(uid), Some(gid)) {
-            Err(err) if err.raw_os_error() == Some(libc::EPERM) => Ok(()),
-            other => other,
-        }
+        super::file::unless_refused(self.set_owner(Some(uid), Some(gid)))
     }
 
     /// Not for symlinks, whose mode cannot change.

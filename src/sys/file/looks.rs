@@ -30,10 +30,7 @@ pub fn set_owner(fd: BorrowedFd<'_>, uid: Option<u32>, gid: Option<u32>) -> io::
 /// user cannot give files away, and keeps it. By descriptor, since whoever may write there may change what a name leads to.
 pub fn give_to_owner_of(dir: BorrowedFd<'_>, made: BorrowedFd<'_>) -> io::Result<()> {
     let owner = Meta::of(dir)?;
-    match set_owner(made, Some(owner.uid), Some(owner.gid)) {
-        Err(err) if err.raw_os_error() == Some(libc::EPERM) => Ok(()),
-        given => given,
-    }
+    unless_refused(set_owner(made, Some(owner.uid), Some(owner.gid)))
 }
 
 /// Gives `to` the owner, mode, extended attributes (ACLs among them) and times of `from`.
@@ -120,7 +117,8 @@ pub fn give_times(to: BorrowedFd<'_>, access: Timestamp, modification: Timestamp
     unless_refused(set_times(to, to_timespec(access), to_timespec(modification)))
 }
 
-fn unless_refused(given: io::Result<()>) -> io::Result<()> {
+/// Takes what the kernel does not permit for done.
+pub fn unless_refused(given: io::Result<()>) -> io::Result<()> {
     match given {
         Err(err) if err.raw_os_error() == Some(libc::EPERM) => Ok(()),
         other => other,
