@@ -4,7 +4,7 @@ use super::outcome::render_diff_summary;
 use super::run;
 use super::terminal::{Ink, Style};
 use super::text::Text;
-use crate::client::{ClientError, NotInProject, OTHER_ANSWER};
+use crate::client::{ClientError, NotInProject, other_answer};
 use crate::protocol::{ErrorBody, ErrorCode, Exit, ProtocolError, Response};
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -39,7 +39,7 @@ impl Failure {
 
     /// The daemon sent an answer that does not fit the request.
     pub fn other_answer() -> Self {
-        Self::new(ErrorCode::Io, OTHER_ANSWER)
+        other_answer().into()
     }
 
     /// For an answer that could not be printed although its act is done; `command` tells of that from then on.

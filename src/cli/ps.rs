@@ -12,7 +12,7 @@ use super::desk::Done;
 use super::text::Text;
 use super::words::age;
 use super::{Desk, Failure, offline};
-use crate::client::{Client, ClientError, Reach, fettle_mounts, projects_elsewhere};
+use crate::client::{Client, ClientError, Reach, fettle_mounts, other_answer, projects_elsewhere};
 use crate::protocol::{ErrorBody, ErrorCode, Exit, Op, Reply, Request, Run};
 use crate::sys::mount::MountEntry;
 
@@ -109,7 +109,7 @@ fn told_by(way: &Path) -> Result<DaemonSays, ErrorBody> {
     // Every page contains all runs.
     match client.ask(&Request { limit: Some(1), ..Request::new(Op::Status) })? {
         Reply::Status(status) => Ok(DaemonSays::Runs(status.runs)),
-        _ => Err(ErrorBody::new(ErrorCode::Io, crate::client::OTHER_ANSWER)),
+        _ => Err(other_answer()),
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::command::{self, Group, Ran};
-use super::{Client, Offline, Reach, find, reach};
+use super::{Client, Offline, Reach, find, other_answer, reach};
 use crate::model::shell_word;
 use crate::protocol::{CheckPhase, CheckReply, ErrorBody, ErrorCode, Op, Outcome, Reply, Request, name_of};
 
@@ -167,10 +167,6 @@ fn ask(client: &mut Client, request: &Request) -> Result<CheckReply, ErrorBody> 
         Reply::Check(reply) => Ok(*reply),
         _ => Err(other_answer()),
     }
-}
-
-fn other_answer() -> ErrorBody {
-    ErrorBody::new(ErrorCode::Io, super::OTHER_ANSWER)
 }
 
 fn words_of(command: &[OsString]) -> String {

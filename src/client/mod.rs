@@ -26,5 +26,10 @@ pub use place::{Place, find, project_of_state};
 pub use reach::{Reach, reach};
 pub use target::{NotInProject, path_of, target};
 
-/// The message about a reply that does not fit its request.
-pub const OTHER_ANSWER: &str = "the daemon answered another question; are its version and this program's the same?";
+use crate::protocol::{ErrorBody, ErrorCode};
+
+/// The reply does not fit its request.
+pub fn other_answer() -> ErrorBody {
+    let message = "the daemon answered another question; are its version and this program's the same?";
+    ErrorBody::new(ErrorCode::Io, message)
+}

@@ -12,7 +12,7 @@ use super::arguments::{
 };
 use super::checks::{Waiting, check};
 use super::tools::Tool;
-use crate::client::{self, Client, NotInProject, OTHER_ANSWER};
+use crate::client::{self, Client, NotInProject, other_answer};
 use crate::protocol::{
     ChangeDiff, ErrorBody, ErrorCode, FilePatch, Held, Op, PATCH_FILES_MAX, PATCH_HUNKS_MAX, ProtocolError, ReadForm,
     Reply, Request, Response, Target,
@@ -204,10 +204,6 @@ fn told(error: &ErrorBody) -> String {
     let detail = error.detail.iter().map(|detail| format!("\n{detail}"));
     let remedy = error.remedy().into_iter().map(|remedy| format!("\n{remedy}"));
     format!("{code}: {}{}", error.message, superseded.chain(detail).chain(remedy).collect::<String>())
-}
-
-fn other_answer() -> ErrorBody {
-    ErrorBody::new(ErrorCode::Io, OTHER_ANSWER)
 }
 
 impl From<NotInProject> for ErrorBody {

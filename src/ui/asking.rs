@@ -8,8 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use super::model::{Act, Input, Task};
-use crate::client::{Client, OTHER_ANSWER, Offline, Reach};
-use crate::protocol::{Acted, DiffReply, ErrorBody, ErrorCode, Op, Reply, Request, Status, Target};
+use crate::client::{Client, Offline, Reach, other_answer};
+use crate::protocol::{Acted, DiffReply, ErrorBody, Op, Reply, Request, Status, Target};
 
 /// How often to look for a mount while there is none. Nothing is asked meanwhile: that would take the project's lock.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -68,10 +68,6 @@ fn request(act: &Act) -> Request {
         Act::Discard { id, hunks } => on(Op::Discard, id, hunks),
         Act::Undo { operation } => Request { operation: Some(operation.clone()), ..Request::new(Op::Undo) },
     }
-}
-
-fn other_answer() -> ErrorBody {
-    ErrorBody::new(ErrorCode::Io, OTHER_ANSWER)
 }
 
 /// Works on tasks in order, until the sender or the receiver is gone.
