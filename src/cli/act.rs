@@ -2,9 +2,9 @@
 
 use super::desk::{Answer, Desk, Format, Length, targets};
 use super::outcome::render_acted;
-use super::words::plural;
 use super::{Failure, completions};
 use crate::client::Client;
+use crate::model::plural;
 use crate::protocol::{Acted, ErrorCode, Exit, Op, Reply, Request, Target};
 use clap::Args;
 use clap_complete::ArgValueCompleter;

@@ -7,9 +7,9 @@ use super::desk::{Answer, Desk, Done};
 use super::outcome::{self, Tense};
 use super::terminal::Ink;
 use super::text::Text;
-use super::words::plural;
 use super::{Failure, held};
 use crate::client::{Check, Checked, Group, HAS_MOVED, PROGRESS_EVERY};
+use crate::model::plural;
 use crate::protocol::{CheckReply, ErrorBody, ErrorCode, Exit, Held};
 use crate::sys::signals::Termination;
 

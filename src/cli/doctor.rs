@@ -17,6 +17,7 @@ use super::terminal::Ink;
 use super::text::Text;
 use super::{Desk, Failure};
 use crate::client::DeadMount;
+use crate::model::plural;
 use crate::protocol::{ErrorCode, Exit};
 use crate::sys::signals::Termination;
 
@@ -102,16 +103,15 @@ fn faults(findings: &[Finding]) -> Vec<&'static str> {
     findings.iter().filter(|finding| finding.state == State::Fault).map(|finding| finding.check).collect()
 }
 
-fn count(findings: &[Finding], state: State) -> usize {
-    findings.iter().filter(|finding| finding.state == state).count()
+fn count(findings: &[Finding], state: State) -> u64 {
+    findings.iter().filter(|finding| finding.state == state).count() as u64
 }
 
 fn render(findings: &[Finding], text: &mut Text) {
-    let counted = |count, what| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     let told = match (count(findings, State::Fault), count(findings, State::Note)) {
         (0, 0) => "all is well".to_owned(),
-        (0, notes) => format!("it works, with {}", counted(notes, "note")),
-        (faults, _) => format!("it does not work: {}", counted(faults, "fault")),
+        (0, notes) => format!("it works, with {}", plural(notes, "note")),
+        (faults, _) => format!("it does not work: {}", plural(faults, "fault")),
     };
     text.put(format!("fettlefs: {told}\n"));
     for Finding { check, state, message, remedy } in findings {

@@ -3,6 +3,7 @@
 use super::desk::Length;
 use super::text::Text;
 use super::{Desk, Failure};
+use crate::model::plural;
 use crate::protocol::{Exit, FsckReply, Op, Reply, Request};
 
 /// Check everything kept for this project: held changes, backups, their contents, what must not be left behind
@@ -22,8 +23,7 @@ pub fn run(Arguments {}: Arguments, desk: &Desk) -> Result<Exit, Failure> {
 fn render(reply: &FsckReply, text: &mut Text) {
     let found = match reply.problems.len() {
         0 => "no problem".to_owned(),
-        1 => "1 problem".to_owned(),
-        count => format!("{count} problems"),
+        count => plural(count as u64, "problem"),
     };
     text.put(format!("fettlefs: {found} in {} checks\n", reply.checked));
     for problem in &reply.problems {

@@ -3,7 +3,8 @@
 use super::Failure;
 use super::desk::{Desk, Length};
 use super::text::Text;
-use super::words::{percent, plural, size};
+use super::words::{percent, size};
+use crate::model::plural;
 use crate::protocol::{Exit, MeterCounts, MeterReply, Op, Reply, Request};
 
 /// Show how many bytes `read` returned of those it was asked for, by session and in total

@@ -3,8 +3,8 @@
 use super::held::render_also;
 use super::terminal::Ink;
 use super::text::Text;
-use super::words::{counts_with_modified, percent, plural, size};
-use crate::model::ChangeKind;
+use super::words::{counts_with_modified, percent, size};
+use crate::model::{ChangeKind, plural};
 use crate::protocol::{Acted, Action, NEW_FILE, Note, Outcome};
 
 /// How many lines of a diff a summary shows; the rest is counted.

@@ -2,8 +2,9 @@
 
 use super::desk::{Desk, Length, Readers};
 use super::terminal::Ink;
-use super::{Failure, at_least, words};
 use crate::client::{Client, path_of};
+use crate::model::plural;
+use super::{Failure, at_least, words};
 use crate::protocol::{Exit, Op, ReadForm, ReadReply, Reply, Request};
 use std::ffi::OsString;
 
@@ -101,7 +102,7 @@ fn forget(reply: &ReadReply, session: Option<String>, client: &mut Client) -> Re
 /// Tells how many lines are left: a caller that read a part may want the next.
 fn say_what_is_left(reply: &ReadReply, desk: &Desk) -> Result<(), Failure> {
     let Some(next) = reply.next else { return Ok(()) };
-    let left = words::plural(reply.lines.saturating_sub(next), "more line");
+    let left = plural(reply.lines.saturating_sub(next), "more line");
     desk.remark(|text| {
         text.ink(Ink::Faint, format!("fettlefs: {left}: --offset {next}")).put("\n");
     })

@@ -8,7 +8,7 @@
 
 use super::answers::{self, HeldRow, failed};
 use super::{Asker, Project, rights};
-use crate::model::{ChangeId, Digest, Reason, RelPath};
+use crate::model::{ChangeId, Digest, Reason, RelPath, plural};
 use crate::overlay::{ConfirmHow, Expiry, Merging, Review};
 use crate::protocol::{
     self, CheckPhase, CheckReply, ErrorBody, ErrorCode, Event, EventName, Held, Outcome, Reply, Request,
@@ -136,10 +136,10 @@ fn promote(request: &Request, asker: &Asker, project: &Project) -> Result<CheckR
     }
     let rows = answers::held_rows(project);
     let ids: Vec<ChangeId> = rows.iter().map(|row| row.id().clone()).collect();
-    record(EventName::PromoteStarted, changes(ids.len()), asker, project)?;
+    record(EventName::PromoteStarted, plural(ids.len() as u64, "change"), asker, project)?;
     let promoted = check_still(&tested, &held_names(&rows), project).and_then(|()| confirm(&ids, asker, project));
     let (event, message) = match &promoted {
-        Ok(outcomes) => (EventName::PromoteSucceeded, changes(outcomes.len())),
+        Ok(outcomes) => (EventName::PromoteSucceeded, plural(outcomes.len() as u64, "change")),
         Err(err) => (EventName::PromoteFailed, err.message.clone()),
     };
     // It has landed or not by now, and the answer says which, whatever fails from here on.
@@ -258,10 +258,6 @@ fn reply(phase: CheckPhase, tested: &Tested, mut held: Vec<Held>, asker: &Asker,
 
 fn command(request: &Request) -> String {
     request.name.clone().unwrap_or_default()
-}
-
-fn changes(count: usize) -> String {
-    if count == 1 { "1 change".to_owned() } else { format!("{count} changes") }
 }
 
 fn record(name: EventName, message: String, asker: &Asker, project: &Project) -> Result<()> {

@@ -6,7 +6,7 @@ use super::answers::{self, HeldRow, failed};
 use super::find::{Identified, Known, Live, find};
 use super::{Asker, Project, rights};
 use crate::diff::Unreadable;
-use crate::model::{ChangeId, OperationId, RelPath};
+use crate::model::{ChangeId, OperationId, RelPath, plural};
 use crate::overlay::{ConfirmHow, Expiry, Members, Merging, Review};
 use crate::protocol::{
     Acted, ChangeDiff, DiffCut, DiffReply, DiffText, ErrorBody, ErrorCode, EventName, Outcome, Reply, Request,
@@ -153,10 +153,7 @@ pub fn request_review(request: &Request, asker: &Asker, project: &Project) -> Re
 }
 
 fn note_review_requested(request: &Request, chosen: &[HeldRow], asker: &Asker, project: &Project) -> Result<()> {
-    let what = match chosen.len() {
-        1 => "1 held change".to_owned(),
-        count => format!("{count} held changes"),
-    };
+    let what = plural(chosen.len() as u64, "held change");
     let why = request.name.iter().flat_map(|why| [": ", why.as_str()]).flat_map(str::chars);
     let message: String = what.chars().chain(why).take(REVIEW_CHARS_MAX).collect();
     let event = answers::asked_event(EventName::ReviewRequested, message, asker, project).with(|event| {
@@ -265,10 +262,7 @@ fn check_as_shown(request: &Request, chosen: &[HeldRow], project: &Project) -> R
 }
 
 fn not_as_shown(operation: OperationId, late: &[&HeldRow]) -> ErrorBody {
-    let what = match late.len() {
-        1 => "1 change".to_owned(),
-        count => format!("{count} changes"),
-    };
+    let what = plural(late.len() as u64, "change");
     let message = format!("{operation} is not what was shown of it: {what} came or became another since");
     let error = ErrorBody::new(ErrorCode::Superseded, message).about(operation.to_string());
     error.telling(late.iter().map(|row| (row.id(), row.row().path())))

@@ -7,7 +7,7 @@ use super::rights::{self, FileAccess};
 use super::{Asker, Project, Served};
 use crate::control::answers::failed;
 use crate::diff::{Delta, delta, measure};
-use crate::model::{Digest, RelPath};
+use crate::model::{Digest, RelPath, plural};
 use crate::overlay::Shown;
 use crate::protocol::{
     ErrorBody, ErrorCode, External, ExternalKind, Meter, MeterCounts, MeterReply, REPLY_BYTES_MAX, ReadForm, ReadReply,
@@ -272,8 +272,8 @@ impl Text {
 
     /// Lets a reader without the text notice that it has another than it thinks, and says how to get this one.
     fn facts(&self) -> String {
-        let plural = if self.lines == 1 { "" } else { "s" };
-        format!("{} line{plural}, {} bytes; --reset if you do not have it", self.lines, self.text.len())
+        let lines = plural(self.lines, "line");
+        format!("{lines}, {} bytes; --reset if you do not have it", self.text.len())
     }
 }
 

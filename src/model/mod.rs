@@ -4,8 +4,8 @@
 //! constructor that checks. Begin with [`RelPath`].
 
 mod acl;
-mod age;
 mod change;
+mod counted;
 mod digest;
 mod ends;
 mod glob;
@@ -19,8 +19,8 @@ mod stamp;
 mod tests;
 
 pub use acl::{Acl, Inherited};
-pub use age::age;
 pub use change::{BackupKind, ChangeId, ChangeKind, ID_DIGITS, ID_PREFIX_MIN, IdSide, Reason};
+pub use counted::{age, plural};
 pub use digest::{ContentHasher, Digest, Hasher, ZERO_BLOCK_BYTES};
 pub use ends::{common_prefix, common_suffix};
 pub use glob::{Glob, GlobError};

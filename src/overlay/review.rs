@@ -247,8 +247,7 @@ impl Overlay {
         let age = u64::try_from(store::now_millis() - held.renewed).unwrap_or(0);
         let over = age.checked_sub(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))?;
         let (count, unit) = model::age(over.div_ceil(1000));
-        let plural = if count == 1 { "" } else { "s" };
-        (over > 0).then(|| format!("expired {count} {unit}{plural} ago"))
+        (over > 0).then(|| format!("expired {} ago", model::plural(count, unit)))
     }
 
     /// Records a fresh look at a change, which may have ended since. A change that is being decided or judged at this

@@ -9,8 +9,8 @@ use ratatui::widgets::{Block, Borders, Clear, Paragraph, Wrap};
 
 use super::model::{Mode, Model, Pane, Tone, name_of};
 use super::sheet::{Kind, Row, fit_end, shown, width};
-use super::words::{age, marks, percent, plural};
-use crate::model::escape_name;
+use super::words::{age, marks, percent};
+use crate::model::{escape_name, plural};
 use crate::protocol::Held;
 
 /// Whether colours may be used. Bold, faint and reversed text do not count as colours.

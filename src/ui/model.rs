@@ -14,8 +14,7 @@ use std::mem;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::sheet::{Row, Sheet};
-use super::words::plural;
-use crate::model::{ChangeId, RelPath, escape_name};
+use crate::model::{ChangeId, RelPath, escape_name, plural};
 use crate::protocol::{Acted, ChangeDiff, DiffReply, ErrorBody, ErrorCode, Held, Status};
 
 /// What others are to do for the model. All but `Stop` and `Redraw` are answered by an [`Input`].

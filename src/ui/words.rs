@@ -27,14 +27,6 @@ pub fn percent(ratio: f64) -> String {
     }
 }
 
-/// `1 line`, `45 lines`.
-pub fn plural(count: u64, word: &str) -> String {
-    match count {
-        1 => format!("1 {word}"),
-        _ => format!("{count} {word}s"),
-    }
-}
-
 /// `+3 -2 ~1`: lines inserted, deleted, and how many of these are modifications.
 pub fn counts_with_modified(counts: &Counts) -> String {
     format!("+{} -{} ~{}", counts.insertions, counts.deletions, counts.insertions.min(counts.deletions))

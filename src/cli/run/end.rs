@@ -7,10 +7,9 @@ use super::join::{Gone, Membership, Sessions};
 use super::summary::{self, Summary, Touched};
 use crate::cli::act::COUNTED_MAX;
 use crate::cli::desk::Answer;
-use crate::cli::words::plural;
 use crate::cli::{Desk, Failure};
 use crate::client::Client;
-use crate::model::ChangeId;
+use crate::model::{ChangeId, plural};
 use crate::protocol::{
     Acted, ErrorBody, ErrorCode, Event, EventName, Held, Op, Outcome, ProjectPath, Reply, Request, Status, Target,
 };

@@ -9,9 +9,8 @@ use crate::cli::desk::Format;
 use crate::cli::outcome::{Tense, render_all};
 use crate::cli::terminal::Style;
 use crate::cli::text::Text;
-use crate::cli::words::plural;
 use crate::cli::{Desk, Failure, failure, held};
-use crate::model::{ChangeId, RelPath};
+use crate::model::{ChangeId, RelPath, plural};
 use crate::protocol::{
     ErrorBody, Event, EventName, Held, Outcome, ProjectPath, VERSION, last_of_each_path, tells_of_removal,
 };
