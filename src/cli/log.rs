@@ -5,7 +5,7 @@ use super::terminal::Ink;
 use super::text::Text;
 use super::words::moment;
 use super::{Desk, Failure, at_least, completions};
-use crate::protocol::{Event, EventName, Exit, Op, Reply, Request};
+use crate::protocol::{DELETED, Event, EventName, Exit, Op, Reply, Request};
 use clap_complete::ArgValueCompleter;
 use std::ffi::OsString;
 
@@ -14,9 +14,6 @@ const EVENTS_SHOWN: u64 = 50;
 
 /// The width of the longest event name.
 const EVENT_COLUMNS: usize = 17;
-
-/// The event's remark on a deletion that landed.
-const DELETED: &str = "[deleted]";
 
 /// Show what happened, the latest last
 #[derive(clap::Args)]

@@ -118,10 +118,12 @@ impl EventName {
 
 /// The note on a landing that created the file.
 pub const NEW_FILE: &str = "[new file]";
+/// The note on a landing that deleted it.
+pub const DELETED: &str = "[deleted]";
 
 /// Whether a landing's note says that something was removed.
 pub fn tells_of_removal(note: &str) -> bool {
-    note == "[deleted]" || note.ends_with(" removed]")
+    note == DELETED || note.ends_with(" removed]")
 }
 
 /// Returns the last event of each path, its line counts added to those of the same kind of events just before it there.

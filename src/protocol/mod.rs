@@ -23,7 +23,7 @@ mod words;
 pub use blame::{BlameReply, BlameSpan, BlamedOn, LineOrigin};
 pub use check::{CheckPhase, CheckReply, ReviewReply};
 pub use error::{ErrorBody, ErrorCode, Exit, refused_at};
-pub use event::{Event, EventName, NEW_FILE, Program, last_of_each_path, tells_of_removal};
+pub use event::{DELETED, Event, EventName, NEW_FILE, Program, last_of_each_path, tells_of_removal};
 pub use op::Op;
 pub use page::{Cut, DiffCut, Page, page};
 pub use patch::{FilePatch, PATCH_FILES_MAX, PATCH_HUNKS_MAX, PATCH_MATCHES_MAX, PatchHunk, PatchReply, parse_patch};

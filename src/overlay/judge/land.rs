@@ -17,7 +17,7 @@ use crate::overlay::state::nodes::{NodeId, Told};
 use crate::overlay::who::goes::{Doing, Part, Stands};
 use crate::overlay::{Error, Overlay, Result, State};
 use crate::policy::tier::LandNote;
-use crate::protocol::{EventName, NEW_FILE};
+use crate::protocol::{DELETED, EventName, NEW_FILE};
 use crate::store::{
     self, Anchor, AnchorState, Applied, Backup, Base, Durability, Effect, Epilogue, EventDraft, Fate, Kept, Landing,
     NewContent, NodeLooks, PathEffect, Promised, StagedContent, UpperId, UpperRow, Version, What, Writer,
@@ -432,7 +432,7 @@ impl Overlay {
             LandNote::NewFile => Some(NEW_FILE),
             LandNote::DiffSkipped(diff::Side::Binary) => Some("[diff skipped: binary]"),
             LandNote::DiffSkipped(_) => Some("[diff skipped: large]"),
-            LandNote::Small if size.is_none() => Some("[deleted]"),
+            LandNote::Small if size.is_none() => Some(DELETED),
             LandNote::Small => None,
         };
         self.event(EventName::WriteLanded, &comparison.path).with(|event| {

@@ -10,7 +10,7 @@ use crate::model::{BackupKind, RelPath, Timestamp};
 use crate::overlay::error::Context;
 use crate::overlay::files::inode::{attributes_set, rights_effects};
 use crate::overlay::{Overlay, Result, State};
-use crate::protocol::EventName;
+use crate::protocol::{DELETED, EventName};
 use crate::store::{Durability, Effect, Epilogue, EventDraft, Fate, FileLooks, Landing, PathEffect, UpperRow, Writer};
 use crate::sys::file::{self, FileKind, Meta};
 use crate::sys::tree::Place;
@@ -219,7 +219,7 @@ impl Overlay {
             PathEffect::new(path, Effect::Content { before, after, shared: false })
         };
         let event = self.event(EventName::WriteLanded, source);
-        let event = event.with(|event| event.message = Some("[deleted]".to_owned())).by(actor);
+        let event = event.with(|event| event.message = Some(DELETED.to_owned())).by(actor);
         Ok(event.doing([effect(path, present, Some(new)), effect(source, new, None)]))
     }
 }

@@ -12,6 +12,7 @@ use crate::overlay::state::uppers::{Recorded, Upper};
 use crate::overlay::who::goes::Doing;
 use crate::overlay::{Caller, Error, Overlay, Result, State};
 use crate::policy::rules::Action;
+use crate::protocol::DELETED;
 use crate::store::{Base, Below, Effect, Epilogue, Fate, Held, NodeLooks, PathEffect, UpperId, UpperRow, What, Writer};
 use crate::sys::OFlags;
 use crate::sys::file::Meta;
@@ -191,7 +192,7 @@ impl Overlay {
         let removal = self.removal(row, &by)?;
         let part = self.part_of(path, &by, Doing::Unhold);
         let effect = PathEffect::new(path, removal.effect()?);
-        let event = self.hold_ended(path, held, "[deleted]", &by).doing([effect]);
+        let event = self.hold_ended(path, held, DELETED, &by).doing([effect]);
         let event = event.with(|event| event.operation = part.operation_told());
         let verdicts = vec![(held.id.clone(), path.clone(), Fate::Removed)];
         let epilogue = Epilogue { drop: vec![row.id], verdicts, events: vec![event], ..Epilogue::default() };
@@ -240,7 +241,7 @@ impl Overlay {
         let mut epilogue = Epilogue { drop: vec![row.id], save: vec![whiteout.clone()], ..Epilogue::default() };
         if let Some(held) = &row.held {
             epilogue.verdicts.push((held.id.clone(), path.clone(), Fate::Removed));
-            epilogue.events.push(self.hold_ended(path, held, "[deleted]", &by));
+            epilogue.events.push(self.hold_ended(path, held, DELETED, &by));
         }
         self.orphan_hidden(row.id, whiteout, |state| self.record_removal(state, removal, &epilogue))?;
         self.store.drop_upper_file(row.id);

@@ -9,7 +9,7 @@ use crate::overlay::error::Context;
 use crate::overlay::judge::land::{Replacement, content_effect, link_effects};
 use crate::overlay::judge::side::Side;
 use crate::overlay::{Error, Overlay, Result, State};
-use crate::protocol::{Action as Done, EventName};
+use crate::protocol::{Action as Done, DELETED, EventName};
 use crate::store::{
     Anchor, AnchorState, Applied, Base, Below, DirLooks, Durability, Effect, Epilogue, EventDraft, Fate, FileLooks,
     Kept, Known, Landed, Landing, PathEffect, Promised, UpperRow, Writer,
@@ -221,7 +221,7 @@ impl Overlay {
             event.deletions = Some(taken.held.deletions);
             event.message = match done {
                 Done::Merged => Some("merged with a change below".to_owned()),
-                _ => new.kind.is_none().then(|| "[deleted]".to_owned()),
+                _ => new.kind.is_none().then(|| DELETED.to_owned()),
             };
         });
         epilogue.events.push(reviewed(event, &taken.held, by).doing(effects));
