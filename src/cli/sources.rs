@@ -7,7 +7,8 @@ use super::mount::{Approve, OnHold, SettingFlags};
 use super::{Failure, completions, read, run};
 use crate::overlay::RuleSource;
 use crate::policy::settings::{Key, Layer, SettingsError};
-use crate::store::{BACKUP_VARIABLE, Location, STAGE_VARIABLE, STATE_VARIABLE};
+use crate::protocol::STATE_VARIABLE;
+use crate::store::{BACKUP_VARIABLE, Location, STAGE_VARIABLE};
 
 /// How many letters a misspelt variable may differ from a known one; beyond that it is taken for another program's.
 const MISSPELT_MAX: usize = 2;

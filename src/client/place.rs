@@ -1,16 +1,13 @@
 //! Which project a directory belongs to, and where its state is.
 
 use super::{ClientError, DeadMount, fettle_mounts, is_root_of, patiently};
-use crate::protocol::{INSTANCE_FILE, PROJECT_LINK, STATE_DIRECTORY};
+use crate::protocol::{INSTANCE_FILE, PROJECT_LINK, STATE_DIRECTORY, STATE_VARIABLE};
 use crate::sys::mount::{Device, MountEntry, is_death};
 use rustix::process::geteuid;
 use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-
-/// Overrides the place of the state (SPEC §3).
-const STATE_DIR_VARIABLE: &str = "FETTLE_STATE_DIR";
 
 /// A project as seen from here: its own directory, or the root of a view of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +27,7 @@ pub fn find(start: &Path) -> Result<Place, ClientError> {
         _ if is_death(&cause) => ClientError::Gone,
         _ => io_error("find", start, cause),
     })?;
-    let named = std::env::var_os(STATE_DIR_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let named = std::env::var_os(STATE_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
     let asked = start.clone();
     patiently(&[&start], move || find_with(canonical(&asked)?, named))?
 }

@@ -56,6 +56,8 @@ pub const REPLY_BYTES_MAX: usize = 8 << 20;
 
 /// Names under which clients reach a daemon: the view's virtual file, and the socket in the state directory.
 pub const STATE_DIRECTORY: &str = ".fettle";
+/// The variable that says where the state directory is to be.
+pub const STATE_VARIABLE: &str = "FETTLE_STATE_DIR";
 pub const CONTROL_FILE: &str = "control";
 pub const CONTROL_SOCKET: &str = "control.sock";
 /// A file that every state directory has, and no other directory under that name.

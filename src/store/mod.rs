@@ -40,8 +40,8 @@ use crate::sys::tree::{Place, Tree};
 pub use check::{Fault, FaultKind, Scope};
 pub use content::StagedContent;
 pub use disk::layout::{
-    BACKUP_VARIABLE, HolderNote, Location, Lock, STAGE_VARIABLE, STATE_DIR_NAME, STATE_VARIABLE, StateDirs,
-    TEMP_PREFIX, holder_note, is_daemons, is_reserved_name, is_temp_name, is_within_reserved, read_instance,
+    BACKUP_VARIABLE, HolderNote, Location, Lock, STAGE_VARIABLE, STATE_DIR_NAME, StateDirs, TEMP_PREFIX, holder_note,
+    is_daemons, is_reserved_name, is_temp_name, is_within_reserved, read_instance,
 };
 pub use disk::renames::check_renames;
 pub use disk::room::{Nameless, Room};

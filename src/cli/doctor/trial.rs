@@ -16,6 +16,8 @@ use super::super::mount_start::take_away;
 use super::Finding;
 use super::checks::in_container;
 use crate::client::fettle_mounts;
+use crate::protocol::STATE_VARIABLE;
+use crate::store::{BACKUP_VARIABLE, STAGE_VARIABLE};
 use crate::sys::mount::mount_at;
 use crate::sys::signals::{Termination, unblock_in};
 
@@ -60,9 +62,9 @@ fn mount_project(project: &Path, scratch: &Path, signals: &Termination) -> Vec<F
     }
     let view = View {
         mountpoint: scratch.join("view-of-project"),
-        environment: vec![("FETTLE_STATE_DIR", scratch.join("state").into_os_string())],
+        environment: vec![(STATE_VARIABLE, scratch.join("state").into_os_string())],
         // Both would be the project's own directories.
-        unset: ["FETTLE_STAGE_DIR", "FETTLE_BACKUP_DIR"].map(OsString::from).into(),
+        unset: [STAGE_VARIABLE, BACKUP_VARIABLE].map(OsString::from).into(),
     };
     let project = project.to_owned();
     let tried = in_time(&view.mountpoint.clone(), signals, move || {

@@ -27,7 +27,7 @@ use rustix::fs::{self, FlockOperation, Mode, OFlags};
 
 use super::places::{self, Places};
 use crate::model::RelPath;
-use crate::protocol::INSTANCE_FILE as INSTANCE;
+use crate::protocol::{INSTANCE_FILE as INSTANCE, STATE_VARIABLE};
 use crate::store::content::open_kept;
 use crate::store::disk::elsewhere;
 use crate::store::disk::generation::LOST_AND_FOUND;
@@ -39,8 +39,7 @@ use crate::sys::file::{self, Meta};
 use crate::sys::tree::{Place, Tree};
 
 pub const STATE_DIR_NAME: &str = ".fettle";
-/// The variables that say where state, and the content in it, is to be.
-pub const STATE_VARIABLE: &str = "FETTLE_STATE_DIR";
+/// The variables that say where the content in the state is to be.
 pub const STAGE_VARIABLE: &str = "FETTLE_STAGE_DIR";
 pub const BACKUP_VARIABLE: &str = "FETTLE_BACKUP_DIR";
 const STAGE: &str = "stage";
