@@ -76,7 +76,7 @@ impl Named {
     pub fn entry(self) -> Result<Shown> {
         match self {
             Self::Entry(shown) => Ok(shown),
-            Self::Missing => Err(Error::errno(libc::ENOENT)),
+            Self::Missing => Err(Error::Errno(libc::ENOENT)),
         }
     }
 }

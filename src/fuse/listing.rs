@@ -201,7 +201,7 @@ impl Listings {
         let max = view.open_max();
         let mut open = self.open.lock();
         if open.handles.len() as u64 >= max {
-            return Err(Error::errno(libc::ENFILE));
+            return Err(Error::Errno(libc::ENFILE));
         }
         open.last += 1;
         let handle = open.last;
@@ -300,7 +300,7 @@ impl Listings {
     fn snapshot(&self, view: &View, dir: INodeNo, handle: FileHandle, offset: u64) -> Result<Snapshot> {
         let (known, cached_at) = {
             let open = self.open.lock();
-            let handle = open.handles.get(&handle.0).ok_or(Error::errno(libc::EBADF))?;
+            let handle = open.handles.get(&handle.0).ok_or(Error::Errno(libc::EBADF))?;
             (handle.snapshot.clone(), handle.cached_at.clone())
         };
         let is_first = known.is_none();
@@ -338,7 +338,7 @@ impl Listings {
     /// `ENFILE` if as many entries as allowed are already kept for readers.
     fn list(&self, view: &View, dir: INodeNo) -> Result<Snapshot> {
         match self.entries.load(Ordering::Relaxed) {
-            READ_ENTRIES_MAX.. => Err(Error::errno(libc::ENFILE)),
+            READ_ENTRIES_MAX.. => Err(Error::Errno(libc::ENFILE)),
             _ => Ok(Arc::new(Listing::of(entries(view, dir)?, &self.entries))),
         }
     }

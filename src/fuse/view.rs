@@ -89,7 +89,7 @@ impl View {
                 Found::Entry(entry) => Ok(Named::Entry(entry.attributes.into())),
                 Found::Nothing(Holds::UntilTold) => Ok(Named::Missing),
                 // Without a lifetime: the name may appear below unseen, and the next open must find it (SPEC §2).
-                Found::Nothing(Holds::Briefly) => Err(Error::errno(libc::ENOENT)),
+                Found::Nothing(Holds::Briefly) => Err(Error::Errno(libc::ENOENT)),
             },
             Whose::Desk(parent) => {
                 let (node, meta) = at_desk(self.desk.lookup(parent, name))?;
@@ -149,7 +149,7 @@ impl View {
     pub fn read_symlink(&self, ino: INodeNo) -> Result<OsString> {
         match node(ino) {
             Whose::Overlay(node) => self.overlay.read_symlink(node),
-            Whose::Desk(_) => Err(Error::errno(libc::EINVAL)),
+            Whose::Desk(_) => Err(Error::Errno(libc::EINVAL)),
         }
     }
 
@@ -312,7 +312,7 @@ impl View {
     pub fn lseek(&self, handle: FileHandle, offset: i64, whence: i32) -> Result<i64> {
         match open_file(handle) {
             Whose::Overlay(handle) => self.overlay.lseek(handle, offset, whence),
-            Whose::Desk(_) => Err(Error::errno(libc::EINVAL)),
+            Whose::Desk(_) => Err(Error::Errno(libc::EINVAL)),
         }
     }
 
@@ -330,7 +330,7 @@ impl View {
                 self.overlay.copy_file_range(source, from.1, target, to.1, length, caller)
             }
             // `cp` then falls back to reading and writing.
-            (Whose::Desk(_), _) | (_, Whose::Desk(_)) => Err(Error::errno(libc::EXDEV)),
+            (Whose::Desk(_), _) | (_, Whose::Desk(_)) => Err(Error::Errno(libc::EXDEV)),
         }
     }
 
@@ -385,7 +385,7 @@ impl View {
     pub fn get_xattr(&self, ino: INodeNo, name: &OsStr, size: u32) -> Result<Xattr> {
         match node(ino) {
             Whose::Overlay(node) => fitting(self.overlay.get_xattr(node, name)?, size),
-            Whose::Desk(_) => Err(Error::errno(libc::ENODATA)),
+            Whose::Desk(_) => Err(Error::Errno(libc::ENODATA)),
         }
     }
 
@@ -432,7 +432,7 @@ fn content(handle: FileHandle) -> Result<HandleId> {
 }
 
 fn not_at_the_desk() -> Error {
-    Error::errno(libc::EPERM)
+    Error::Errno(libc::EPERM)
 }
 
 fn at_desk<T>(answer: std::result::Result<T, i32>) -> Result<T> {
@@ -466,10 +466,10 @@ pub fn is_synchronous(flags: i32) -> bool {
 
 /// A value in the form that `getxattr` and `listxattr` want: its length if `size` is 0, `ERANGE` if it does not fit.
 pub fn fitting(value: Vec<u8>, size: u32) -> Result<Xattr> {
-    let length = u32::try_from(value.len()).map_err(|_| Error::errno(libc::E2BIG))?;
+    let length = u32::try_from(value.len()).map_err(|_| Error::Errno(libc::E2BIG))?;
     match size {
         0 => Ok(Xattr::Size(length)),
-        size if length > size => Err(Error::errno(libc::ERANGE)),
+        size if length > size => Err(Error::Errno(libc::ERANGE)),
         _ => Ok(Xattr::Value(value)),
     }
 }

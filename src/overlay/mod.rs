@@ -404,14 +404,14 @@ impl Overlay {
     fn check_writable(&self) -> Result<()> {
         let lacks_rules = self.lacks_rules.load(Ordering::Relaxed);
         match self.faulted.load(Ordering::Relaxed) || lacks_rules || self.store.is_halted() {
-            true => Err(Error::errno(libc::EROFS)),
+            true => Err(Error::Errno(libc::EROFS)),
             false => Ok(()),
         }
     }
 
     fn check_may_write(&self, caller: &Caller) -> Result<()> {
         match self.grants.only {
-            Some(uid) if uid != caller.uid => Err(Error::errno(libc::EACCES)),
+            Some(uid) if uid != caller.uid => Err(Error::Errno(libc::EACCES)),
             Some(_) | None => self.check_writable(),
         }
     }

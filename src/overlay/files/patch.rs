@@ -300,7 +300,7 @@ impl<'a> Writing<'a> {
     fn stage(&'a self, caller: &Caller) -> Reviewed<Staged<'a>> {
         let path = &self.rewrite.path;
         let not_written = |err: Error| self.overlay.not_written(path, &err);
-        let open = self.handle.judged().ok_or_else(|| not_written(Error::errno(libc::ESTALE)))?;
+        let open = self.handle.judged().ok_or_else(|| not_written(Error::Errno(libc::ESTALE)))?;
         self.check_limits(open)?;
         let stage = || -> Result<(NewUpper<'a>, Arc<File>)> {
             let like = self.handle.readable();

@@ -282,7 +282,7 @@ impl Pair {
         for name in path.split('/').filter(|name| !name.is_empty()) {
             let entry = self.look_up(node, OsStr::new(name))?;
             if entry.attributes.meta.kind != FileKind::Directory {
-                return Err(Error::errno(libc::ENOTDIR));
+                return Err(Error::Errno(libc::ENOTDIR));
             }
             node = entry.node;
         }
@@ -315,9 +315,9 @@ impl Pair {
         let dir = self.dir(tree::parent(path))?;
         let entry = self.look_up(dir, name_of(path))?;
         match entry.attributes.meta.kind {
-            FileKind::Directory => Err(Error::errno(libc::EISDIR)),
+            FileKind::Directory => Err(Error::Errno(libc::EISDIR)),
             FileKind::Regular => Ok(entry.node),
-            _ => Err(Error::errno(libc::ELOOP)),
+            _ => Err(Error::Errno(libc::ELOOP)),
         }
     }
 
