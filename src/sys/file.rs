@@ -17,8 +17,9 @@ pub use content::{
     read_named, same_content, take_back,
 };
 pub use looks::{
-    Listed, OwnLooks, acl_of, clear_set_id, copy_looks, copy_looks_but, copy_metadata, copy_owner, give_mode,
-    give_times, give_to_owner_of, gives_group, masked_group, mode_beside_list, set_mode, set_owner, unless_refused,
+    Listed, OwnLooks, acl_of, clear_set_id, copy_looks, copy_looks_but, copy_metadata, copy_owner, give_looks,
+    give_mode, give_times, give_to_owner_of, gives_group, masked_group, mode_beside_list, set_mode, set_owner,
+    unless_refused,
 };
 
 use crate::model::{Births, InodeKey, Stamp, Timestamp};

@@ -4,12 +4,8 @@
 //! Such a file gets an upper entry first, as by a write. The attributes about to change are noted before, and set while
 //! the entry can be neither judged nor landed; then it is judged. If that is refused, it gets its old looks back.
 
-use std::ffi::OsStr;
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-
-use rustix::fs::XattrFlags;
 
 use super::handles::OpenFile;
 use crate::model::{Looks, RelPath};
@@ -20,9 +16,8 @@ use crate::overlay::state::nodes::NodeId;
 use crate::overlay::{Caller, Error, Overlay, Result};
 use crate::policy::rules::{Action, HoldSource};
 use crate::store::{FileLooks, UpperId, UpperRow, Writer};
-use crate::sys::file::{FileKind, Meta, OwnLooks};
+use crate::sys::file::{self, FileKind, Meta, OwnLooks};
 use crate::sys::reached::Reached;
-use crate::sys::xattr;
 
 /// An entry whose looks are about to change.
 struct Changing<'a> {
@@ -149,7 +144,7 @@ impl Overlay {
 
     fn look_as_before(&self, id: UpperId, was: &Was) -> Result<()> {
         let Some(_claimed) = self.claim_if_there(id) else { return Ok(()) };
-        was.give_back().doing(|| format!("change attributes of upper entry {id}"))?;
+        file::give_looks(&was.looks, was.reached.as_fd()).doing(|| format!("change attributes of upper entry {id}"))?;
         if let Some(upper) = self.state.lock().uppers.get_mut(id) {
             upper.row.looks = was.noted.clone();
         }
@@ -195,26 +190,5 @@ impl Overlay {
             self.settle(id, &self.doer(caller))?;
         }
         Ok(())
-    }
-}
-
-impl Was {
-    fn give_back(&self) -> std::io::Result<()> {
-        for (name, value) in &self.looks.xattrs {
-            let name = OsStr::from_bytes(name);
-            match value {
-                Some(value) => xattr::set(self.reached.as_fd(), name, value, XattrFlags::empty())?,
-                None if xattr::find(self.reached.as_fd(), name)?.is_some() => {
-                    xattr::remove(self.reached.as_fd(), name)?
-                }
-                None => {}
-            }
-        }
-        let owner = self.looks.owner.map(|(uid, gid)| self.reached.set_owner(Some(uid), Some(gid)));
-        owner.transpose()?;
-        // Last, because a change of owner clears set-id bits. The mode of a symlink cannot be changed.
-        let is_symlink = self.reached.meta()?.kind == FileKind::Symlink;
-        let mode = self.looks.mode.filter(|_| !is_symlink);
-        mode.map_or(Ok(()), |mode| self.reached.set_mode(mode))
     }
 }

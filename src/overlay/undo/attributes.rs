@@ -2,16 +2,14 @@
 //!
 //! Each takes one call below and is recorded then; if the record fails, the attributes are set back.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
-use rustix::fs::XattrFlags;
-
 use super::{UndoHow, already, not_undone, structure_outcome, undone_event};
-use crate::model::{OperationId, RelPath, Timestamp};
+use crate::model::{Looks, OperationId, RelPath, Timestamp};
 use crate::overlay::files::xattrs::is_privileged;
 use crate::overlay::review::{Reviewed, failed};
 use crate::overlay::{Error, Overlay, Result};
@@ -24,13 +22,10 @@ use crate::sys::xattr;
 
 /// The attributes that an operation has changed, either as wanted or as found.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Looks {
-    mode: Option<u32>,
-    owner: Option<(u32, u32)>,
+struct Attributes {
+    looks: Looks,
     /// Of last access and last modification.
     times: Option<(Timestamp, Timestamp)>,
-    /// `None` if there is no such attribute.
-    xattrs: Vec<(OsString, Option<Vec<u8>>)>,
 }
 
 /// What to sync for an entry's attributes to reach the disk.
@@ -78,14 +73,14 @@ impl Overlay {
         self.check_is_same(done, &now, operation)?;
         self.check_may_rewrite(path, Some(&now), &how.review.by)?;
         self.check_may_dress(path, &now, operation, &how.permits)?;
-        let (mut wanted, mut found) = (Looks::default(), Looks::default());
+        let (mut wanted, mut found) = (Attributes::default(), Attributes::default());
         for effect in operation.effects.iter().filter_map(|done| self.grantable(&done.effect, &now)) {
             let is_changed = wanted.add(&mut found, &effect, &now, fd.as_fd()).map_err(|err| failed(path, &err))?;
             if is_changed && !how.force {
                 return Err(refused_at(path, ErrorCode::Conflict, "its attributes were changed since"));
             }
         }
-        if wanted == Looks::default() {
+        if wanted == Attributes::default() {
             return Err(already(operation));
         }
         let mut outcome = structure_outcome(path);
@@ -135,7 +130,7 @@ impl Overlay {
         path: &RelPath,
         (place, fd): (&Place, BorrowedFd<'_>),
         now: &Meta,
-        (wanted, found): (&Looks, &Looks),
+        (wanted, found): (&Attributes, &Attributes),
         event: EventDraft,
     ) -> Result<(Option<OperationId>, ToSync)> {
         self.store.open_log()?;
@@ -172,18 +167,18 @@ impl Overlay {
     }
 }
 
-impl Looks {
+impl Attributes {
     /// Adds what reverses an effect, with the present value in `found`; nothing if that is as before. Returns true if the
     /// attribute was changed again since the effect.
     fn add(&mut self, found: &mut Self, effect: &Effect, now: &Meta, fd: BorrowedFd<'_>) -> Result<bool> {
         let is_changed = |is_before: bool, is_after: bool| !is_before && !is_after;
         Ok(match effect {
             Effect::Mode { before, after } if *before != now.mode => {
-                (self.mode, found.mode) = (Some(*before), Some(now.mode));
+                (self.looks.mode, found.looks.mode) = (Some(*before), Some(now.mode));
                 is_changed(false, *after == now.mode)
             }
             Effect::Owner { before, after } if *before != (now.uid, now.gid) => {
-                (self.owner, found.owner) = (Some(*before), Some((now.uid, now.gid)));
+                (self.looks.owner, found.looks.owner) = (Some(*before), Some((now.uid, now.gid)));
                 is_changed(false, *after == (now.uid, now.gid))
             }
             Effect::Times { before, after } if *before != (now.atime, now.mtime) => {
@@ -192,12 +187,11 @@ impl Looks {
                 is_changed(before.1 == now.mtime, after.1 == now.mtime)
             }
             Effect::Xattr { name, before, after } => {
-                let name = OsStr::from_bytes(name);
-                let value = xattr::find(fd, name)?;
+                let value = xattr::find(fd, OsStr::from_bytes(name))?;
                 let changed = is_changed(value == *before, value == *after);
                 if value != *before {
-                    self.xattrs.push((name.to_owned(), before.clone()));
-                    found.xattrs.push((name.to_owned(), value));
+                    self.looks.xattrs.push((name.clone(), before.clone()));
+                    found.looks.xattrs.push((name.clone(), value));
                 }
                 changed
             }
@@ -207,29 +201,17 @@ impl Looks {
 
     /// The effects of giving these attributes to what was `found`.
     fn effects(&self, found: &Self) -> Vec<Effect> {
-        let mode = found.mode.zip(self.mode).map(|(before, after)| Effect::Mode { before, after });
-        let owner = found.owner.zip(self.owner).map(|(before, after)| Effect::Owner { before, after });
+        let mode = found.looks.mode.zip(self.looks.mode).map(|(before, after)| Effect::Mode { before, after });
+        let owner = found.looks.owner.zip(self.looks.owner).map(|(before, after)| Effect::Owner { before, after });
         let times = found.times.zip(self.times).map(|(before, after)| Effect::Times { before, after });
-        let xattrs = found.xattrs.iter().zip(&self.xattrs).map(|((name, before), (_, after))| Effect::Xattr {
-            name: name.as_bytes().to_vec(),
-            before: before.clone(),
-            after: after.clone(),
+        let xattrs = found.looks.xattrs.iter().zip(&self.looks.xattrs).map(|((name, before), (_, after))| {
+            Effect::Xattr { name: name.clone(), before: before.clone(), after: after.clone() }
         });
         xattrs.chain(owner).chain(mode).chain(times).collect()
     }
 
-    /// Order matters: an access list changes the mode, and a new owner takes set-id bits away, so the mode comes after
-    /// both.
     fn give(&self, place: &Place, fd: BorrowedFd<'_>) -> Result<()> {
-        for (name, value) in &self.xattrs {
-            match value {
-                Some(value) => xattr::set(fd, name, value, XattrFlags::empty())?,
-                None if xattr::find(fd, name)?.is_some() => xattr::remove(fd, name)?,
-                None => {}
-            }
-        }
-        self.owner.map_or(Ok(()), |(uid, gid)| place.set_owner(Some(uid), Some(gid)))?;
-        self.mode.map_or(Ok(()), |mode| file::set_mode(fd, mode))?;
+        file::give_looks(&self.looks, fd)?;
         let times = self.times.map(|(access, change)| (file::to_timespec(access), file::to_timespec(change)));
         Ok(times.map_or(Ok(()), |(access, change)| place.set_times(access, change))?)
     }

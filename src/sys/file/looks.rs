@@ -6,9 +6,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 
-use rustix::fs::{self, Mode};
+use rustix::fs::{self, Mode, XattrFlags};
 
-use super::{Meta, SET_ID, set_times, to_timespec};
+use super::{FileKind, Meta, SET_ID, set_times, to_timespec};
 use crate::model::{Acl, Looks, Timestamp};
 use crate::sys::xattr;
 
@@ -99,6 +99,26 @@ pub fn copy_looks_but(own: &OwnLooks, from: BorrowedFd<'_>, meta: &Meta, to: Bor
     let mode = if own.mode { now.mode } else { meta.mode };
     // Last: a change of owner clears set-id bits, and an ACL changes the bits of the group.
     if changed || now.mode != mode { give_mode(to, mode) } else { Ok(()) }
+}
+
+/// Gives a file these looks instead of its own.
+pub fn give_looks(looks: &Looks, to: BorrowedFd<'_>) -> io::Result<()> {
+    for (name, value) in &looks.xattrs {
+        let name = OsStr::from_bytes(name);
+        match value {
+            Some(value) => xattr::set(to, name, value, XattrFlags::empty())?,
+            None if xattr::find(to, name)?.is_some() => xattr::remove(to, name)?,
+            None => {}
+        }
+    }
+    if let Some((uid, gid)) = looks.owner {
+        set_owner(to, Some(uid), Some(gid))?;
+    }
+    // Last: an ACL changes the mode, and a change of owner clears set-id bits. The mode of a symlink cannot be changed.
+    match looks.mode {
+        Some(mode) if Meta::of(to)?.kind != FileKind::Symlink => set_mode(to, mode),
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// Sets the mode where that is permitted: only the owner may. Anyone else who can write to the file leaves its mode as it
