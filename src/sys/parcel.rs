@@ -62,7 +62,11 @@ pub(super) fn send(stream: &UnixStream, bytes: &[u8], descriptor: Option<Borrowe
 }
 
 /// Returns how many bytes have come, and the descriptor that came with them.
-pub(super) fn receive(stream: &UnixStream, bytes: &mut [u8], flags: RecvFlags) -> io::Result<(usize, Option<OwnedFd>)> {
+pub(super) fn receive(
+    stream: &UnixStream,
+    bytes: &mut [u8],
+    flags: RecvFlags,
+) -> rustix::io::Result<(usize, Option<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut pieces = [IoSliceMut::new(bytes)];

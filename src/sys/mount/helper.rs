@@ -2,18 +2,20 @@
 //!
 //! It mounts and sends the descriptor of `/dev/fuse` back over a socket, whose number it finds in `_FUSE_COMMFD`. We give
 //! it the socket as its standard input, so that no other program inherits a descriptor by chance.
-#![allow(unsafe_code)]
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
-use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use rustix::io::retry_on_intr;
+use rustix::net::RecvFlags;
+
 use super::{FuseMount, UnmountMode};
+use crate::sys::parcel;
 
 /// By `PATH` first, then where distributions put it: a service's `PATH` may be bare.
 pub const HELPERS: [&str; 3] = ["fusermount3", "/usr/bin/fusermount3", "/bin/fusermount3"];
@@ -107,56 +109,8 @@ fn escape(source: &OsStr) -> Vec<u8> {
     source.as_bytes().iter().flat_map(quoted).collect()
 }
 
-/// Room for the header and one descriptor, aligned as a header must be.
-#[repr(C)]
-union Control {
-    _header: libc::cmsghdr,
-    _bytes: [u8; CONTROL_BYTES],
-}
-
-// SAFETY: a computation on a number.
-const CONTROL_BYTES: usize = unsafe { libc::CMSG_SPACE(size_of::<RawFd>() as u32) } as usize;
-
 /// Receives one byte and, with it, the descriptor. The end of the stream means that the program gave up.
 fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
-    let mut byte = 0_u8;
-    let mut piece = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-    let mut control = MaybeUninit::<Control>::zeroed();
-    // SAFETY: all zeros are a valid, empty message header.
-    let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
-    message.msg_iov = &raw mut piece;
-    message.msg_iovlen = 1;
-    message.msg_control = control.as_mut_ptr().cast();
-    message.msg_controllen = size_of::<Control>();
-    receive(socket, &mut message)?;
-    descriptor_in(&message).ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "fusermount3 sent no descriptor"))
-}
-
-fn receive(socket: &UnixStream, message: &mut libc::msghdr) -> io::Result<()> {
-    loop {
-        // SAFETY: the header's pointers lead to live buffers of the lengths it names.
-        let received = unsafe { libc::recvmsg(socket.as_raw_fd(), message, libc::MSG_CMSG_CLOEXEC) };
-        if received >= 0 {
-            return Ok(());
-        }
-        let error = io::Error::last_os_error();
-        if error.kind() != ErrorKind::Interrupted {
-            return Err(error);
-        }
-    }
-}
-
-fn descriptor_in(message: &libc::msghdr) -> Option<OwnedFd> {
-    // SAFETY: the kernel filled the control buffer and its length; a header is given only if a whole one is there.
-    let header = unsafe { libc::CMSG_FIRSTHDR(message).as_ref() }?;
-    let rights = header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS;
-    // SAFETY: a computation on a number.
-    let whole = header.cmsg_len >= unsafe { libc::CMSG_LEN(size_of::<RawFd>() as u32) } as usize;
-    if !(rights && whole) {
-        return None;
-    }
-    // SAFETY: the header is followed by at least one descriptor, checked above, perhaps unaligned.
-    let fd = unsafe { libc::CMSG_DATA(header).cast::<RawFd>().read_unaligned() };
-    // SAFETY: the kernel has just installed it for us, and nobody else knows it.
-    Some(unsafe { OwnedFd::from_raw_fd(fd) })
+    let (_, descriptor) = retry_on_intr(|| parcel::receive(socket, &mut [0], RecvFlags::empty()))?;
+    descriptor.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "fusermount3 sent no descriptor"))
 }
