@@ -178,7 +178,7 @@ impl Client {
     /// Returns `None` if the pages are of different contents.
     fn joined_of_one(&mut self, first: Answer, request: &Request) -> Result<Option<Reply>, ErrorBody> {
         let mut reply = first.read()?;
-        while let Some(offset) = reply.next().filter(|next| request.limit.is_none() && *next > request.offset) {
+        while let Some(offset) = reply.next_page().filter(|next| request.limit.is_none() && *next > request.offset) {
             let told = reply.told();
             let page = self.exchange(&Request { offset, told, ..request.clone() })?.read()?;
             if !reply.goes_on_in(&page) {
@@ -186,7 +186,7 @@ impl Client {
             }
             reply.append(page);
             // Without progress from page to page this loop would not end.
-            if reply.next().is_some_and(|next| next <= offset) {
+            if reply.next_page().is_some_and(|next| next <= offset) {
                 return Err(ErrorBody::new(ErrorCode::Io, "the daemon repeats a page"));
             }
         }

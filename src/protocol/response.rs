@@ -260,16 +260,21 @@ impl Reply {
     }
 
     /// Where the next page begins; `None` if this is the last.
-    pub fn next(&self) -> Option<u64> {
+    pub fn next_page(&mut self) -> Option<u64> {
+        *self.next_mut()?
+    }
+
+    /// Returns `None` for an answer that never has pages.
+    fn next_mut(&mut self) -> Option<&mut Option<u64>> {
         match self {
-            Self::Status(status) => status.next,
-            Self::Diff(reply) => reply.next,
-            Self::Backups(reply) => reply.next,
-            Self::Log(reply) => reply.next,
-            Self::Blame(reply) => reply.next,
-            Self::External(reply) => reply.next,
-            Self::Fsck(reply) => reply.next,
-            Self::Read(reply) => reply.next,
+            Self::Status(status) => Some(&mut status.next),
+            Self::Diff(reply) => Some(&mut reply.next),
+            Self::Backups(reply) => Some(&mut reply.next),
+            Self::Log(reply) => Some(&mut reply.next),
+            Self::Blame(reply) => Some(&mut reply.next),
+            Self::External(reply) => Some(&mut reply.next),
+            Self::Fsck(reply) => Some(&mut reply.next),
+            Self::Read(reply) => Some(&mut reply.next),
             Self::Meter(_) | Self::Patch(_) | Self::Check(_) | Self::RequestReview(_) => None,
             Self::Confirm(_) | Self::Discard(_) | Self::Rollback(_) | Self::Undo(_) => None,
             Self::Events(_) | Self::Reload(_) | Self::Flush(_) | Self::Unmount(_) | Self::Version(_) => None,
@@ -324,24 +329,11 @@ impl Reply {
                 all.next = page.next;
             }
             (Self::Read(all), Self::Read(page)) => all.append(*page),
-            (all, _) => all.end(),
-        }
-    }
-
-    fn end(&mut self) {
-        match self {
-            Self::Status(status) => status.next = None,
-            Self::Diff(reply) => reply.next = None,
-            Self::Backups(reply) => reply.next = None,
-            Self::Log(reply) => reply.next = None,
-            Self::Blame(reply) => reply.next = None,
-            Self::External(reply) => reply.next = None,
-            Self::Fsck(reply) => reply.next = None,
-            Self::Read(reply) => reply.next = None,
-            Self::Meter(_) | Self::Patch(_) | Self::Check(_) | Self::RequestReview(_) => {}
-            Self::Confirm(_) | Self::Discard(_) | Self::Rollback(_) | Self::Undo(_) => {}
-            Self::Events(_) | Self::Reload(_) | Self::Flush(_) | Self::Unmount(_) | Self::Version(_) => {}
-            Self::Run(_) | Self::Leave(_) => {}
+            (all, _) => {
+                if let Some(next) = all.next_mut() {
+                    *next = None;
+                }
+            }
         }
     }
 }

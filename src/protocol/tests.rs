@@ -354,7 +354,7 @@ fn pages_of_status_join_to_the_whole() {
     };
     for limit in 1..10 {
         let mut joined = page(0, limit);
-        while let Some(next) = joined.next() {
+        while let Some(next) = joined.next_page() {
             joined.append(page(next, limit));
         }
         assert_eq!(joined, Reply::Status(Box::new(status())), "limit {limit}");
