@@ -8,7 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use super::rows::anchors::{Anchor, MovedDir};
 use super::rows::backups::Backup;
-use super::rows::upper::{Held, UpperId, UpperRow, What, parse_row};
+use super::rows::parse_row;
+use super::rows::upper::{Held, UpperId, UpperRow, What};
 use super::{Context, Result, STATE_DIR_NAME, Store, is_temp_name, is_within_reserved};
 use crate::model::{ChangeId, ChangeKind, Digest, ID_DIGITS, Looks, Reason, RelPath};
 use crate::protocol::Event;

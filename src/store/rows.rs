@@ -20,3 +20,53 @@ pub(super) mod settings;
 pub(super) mod upper;
 pub(super) mod verdicts;
 pub(super) mod windows;
+
+use parking_lot::MutexGuard;
+use rusqlite::types::{FromSql, ToSql};
+use serde::{Deserialize, Serialize};
+
+use super::{Error, Result, Store};
+
+/// Rows read at once. A save that comes meanwhile waits for that many.
+const PIECE_ROWS: i64 = 64;
+
+impl Store {
+    /// Runs a query piece by piece, and returns what `read` makes of its rows. Each piece begins after the key of the
+    /// last row before it, the first one after `after`. Other threads get the database between two pieces, so what
+    /// comes or goes meanwhile may be included or not.
+    pub(super) fn in_pieces<K: FromSql + ToSql, V: FromSql, T>(
+        &self,
+        query: &str,
+        after: K,
+        read: impl Fn(&K, &V) -> Result<T>,
+    ) -> Result<Vec<T>> {
+        let (mut all, mut last) = (Vec::new(), after);
+        loop {
+            let piece: Vec<(K, V)> = {
+                let database = self.reading()?;
+                let mut statement = database.reader().prepare_cached(query)?;
+                let piece = statement.query_map((&last, PIECE_ROWS), |row| Ok((row.get(0)?, row.get(1)?)))?;
+                let piece = piece.collect::<rusqlite::Result<_>>()?;
+                drop(statement);
+                MutexGuard::unlock_fair(database);
+                piece
+            };
+            for (key, row) in &piece {
+                all.push(read(key, row)?);
+            }
+            match piece.into_iter().next_back() {
+                Some((key, _)) => last = key,
+                None => return Ok(all),
+            }
+        }
+    }
+}
+
+pub(super) fn parse_row<'a, T: Deserialize<'a>>(json: &'a str, state: &str) -> Result<T> {
+    serde_json::from_str(json).map_err(|err| Error::Damaged { path: state.to_owned(), what: err.to_string() })
+}
+
+pub(super) fn to_row<T: Serialize>(value: &T) -> Result<String> {
+    serde_json::to_string(value)
+        .map_err(|err| Error::Io { doing: "spell a row".to_owned(), cause: std::io::Error::other(err) })
+}

@@ -19,7 +19,7 @@ use crate::store::database::Database;
 use crate::store::journal::intent::Intent;
 use crate::store::rows::events::{EventDraft, Measured};
 use crate::store::rows::operations::{Effect, PathEffect};
-use crate::store::rows::upper::parse_row;
+use crate::store::rows::parse_row;
 use crate::store::{Context, Result, Store, content};
 use crate::sys::RenameFlags;
 

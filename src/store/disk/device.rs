@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::copied::Project;
 use crate::model::{Births, Timestamp};
 use crate::store::rows::settings;
-use crate::store::rows::upper::{parse_row, to_row};
+use crate::store::rows::{parse_row, to_row};
 use crate::store::{Context, Result, Store};
 use crate::sys::file::{self, Meta};
 use crate::sys::sqlite::Transaction;

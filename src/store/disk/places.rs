@@ -17,7 +17,8 @@ use super::layout::{BACKUP_VARIABLE, Location, STAGE_VARIABLE};
 use crate::protocol::DirPath;
 use crate::store::database::look_into;
 use crate::store::rows::settings;
-use crate::store::rows::upper::{UpperRow, What, parse_row, to_row};
+use crate::store::rows::upper::{UpperRow, What};
+use crate::store::rows::{parse_row, to_row};
 use crate::store::{Context, Error, Result, Store};
 use crate::sys::tree::is_absent;
 

@@ -5,7 +5,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::events::{self, EventDraft};
-use super::upper::{Kept, parse_row, to_row};
+use super::upper::Kept;
+use super::{parse_row, to_row};
 use crate::model::{RelPath, Stamp};
 use crate::store::{Result, Store};
 use crate::sys::sqlite::Transaction;

@@ -2,13 +2,12 @@
 
 use std::collections::HashSet;
 
-use parking_lot::MutexGuard;
 use rusqlite::OptionalExtension;
-use rusqlite::types::{FromSql, ToSql};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::upper::{Kept, Writer, parse_row, to_row};
+use super::upper::{Kept, Writer};
+use super::{parse_row, to_row};
 use crate::model::{BackupKind, Digest, NAME_BYTES_MAX, RelPath, Timestamp};
 use crate::store::{Result, Store};
 use crate::sys::sqlite::Transaction;
@@ -65,9 +64,6 @@ const FUTURE_MILLIS: i64 = 60_000;
 /// How much later one query can make it. Less than what tells a clock that jumped.
 const STRETCH_MILLIS: i64 = 10_000;
 
-/// Rows read at once. A save that comes meanwhile waits for that many.
-const PIECE_ROWS: i64 = 64;
-
 impl Store {
     /// Returns all backups, newest first.
     pub fn backups(&self) -> Result<Vec<Backup>> {
@@ -103,36 +99,6 @@ impl Store {
     fn backup_rows<T: DeserializeOwned>(&self) -> Result<Vec<T>> {
         let query = "SELECT name, row FROM backup WHERE name > ?1 ORDER BY name LIMIT ?2";
         self.in_pieces(query, String::new(), |_, row: &String| parse_row(row, self.dirs.describe()))
-    }
-
-    /// Runs a query piece by piece, and returns what `read` makes of its rows. Each piece begins after the key of the
-    /// last row before it, the first one after `after`. Other threads get the database between two pieces, so what comes
-    /// or goes meanwhile may be included or not.
-    pub(in crate::store) fn in_pieces<K: FromSql + ToSql, V: FromSql, T>(
-        &self,
-        query: &str,
-        after: K,
-        read: impl Fn(&K, &V) -> Result<T>,
-    ) -> Result<Vec<T>> {
-        let (mut all, mut last) = (Vec::new(), after);
-        loop {
-            let piece: Vec<(K, V)> = {
-                let database = self.reading()?;
-                let mut statement = database.reader().prepare_cached(query)?;
-                let piece = statement.query_map((&last, PIECE_ROWS), |row| Ok((row.get(0)?, row.get(1)?)))?;
-                let piece = piece.collect::<rusqlite::Result<_>>()?;
-                drop(statement);
-                MutexGuard::unlock_fair(database);
-                piece
-            };
-            for (key, row) in &piece {
-                all.push(read(key, row)?);
-            }
-            match piece.into_iter().next_back() {
-                Some((key, _)) => last = key,
-                None => return Ok(all),
-            }
-        }
     }
 
     pub fn backup(&self, name: &str) -> Result<Option<Backup>> {

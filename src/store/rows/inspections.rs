@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::upper::{parse_row, to_row};
+use super::{parse_row, to_row};
 use crate::model::{ChangeId, OperationId};
 use crate::store::{Result, Store};
 use crate::sys::sqlite::Transaction;

@@ -9,7 +9,8 @@ use std::fs::File;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::events::{Event, EventDraft};
-use super::upper::{Kept, UpperRow, parse_row};
+use super::parse_row;
+use super::upper::{Kept, UpperRow};
 use crate::model::{Births, ChangeId, InodeKey, OperationId, RelPath, Timestamp, Xattr};
 use crate::protocol::EventName;
 use crate::store::{Result, Store};

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{ChangeId, ChangeKind, Digest, IdSide, Looks, OperationId, Reason, RelPath, Stamp, Timestamp};
 use crate::protocol::Program;
-use crate::store::rows::ids;
-use crate::store::{Context, Error, Result, Store};
+use crate::store::rows::{ids, parse_row, to_row};
+use crate::store::{Context, Result, Store};
 use crate::sys::Mode;
 use crate::sys::file::{self, FileKind, Meta, OwnLooks, Standing};
 use crate::sys::sqlite::Transaction;
@@ -463,15 +463,6 @@ impl Store {
     pub fn remove_upper(&self, id: UpperId) -> Result<()> {
         self.database.lock().write(|tx| delete(tx, id))
     }
-}
-
-pub(in crate::store) fn parse_row<'a, T: Deserialize<'a>>(json: &'a str, state: &str) -> Result<T> {
-    serde_json::from_str(json).map_err(|err| Error::Damaged { path: state.to_owned(), what: err.to_string() })
-}
-
-pub(in crate::store) fn to_row<T: Serialize>(value: &T) -> Result<String> {
-    serde_json::to_string(value)
-        .map_err(|err| Error::Io { doing: "spell a row".to_owned(), cause: std::io::Error::other(err) })
 }
 
 pub(in crate::store) fn put(tx: &Transaction<'_>, row: &UpperRow) -> Result<()> {

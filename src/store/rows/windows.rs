@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::events::EventDraft;
 use super::operations::{Effect, PathEffect, Version};
-use super::upper::{Kept, parse_row};
+use super::parse_row;
+use super::upper::Kept;
 use crate::model::{RelPath, Stamp};
 use crate::protocol::{Event, EventName};
 use crate::store::journal::intent::Epilogue;
