@@ -22,7 +22,9 @@ pub(super) mod verdicts;
 pub(super) mod windows;
 
 use parking_lot::MutexGuard;
+use rusqlite::Params;
 use rusqlite::types::{FromSql, ToSql};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::{Error, Result, Store};
@@ -31,6 +33,20 @@ use super::{Error, Result, Store};
 const PIECE_ROWS: i64 = 64;
 
 impl Store {
+    /// Runs a query whose only column is a row.
+    fn each_row<T: DeserializeOwned>(
+        &self,
+        query: &str,
+        parameters: impl Params,
+    ) -> Result<impl Iterator<Item = Result<T>>> {
+        let rows: Vec<String> = {
+            let database = self.reading()?;
+            let mut statement = database.reader().prepare_cached(query)?;
+            statement.query_map(parameters, |row| row.get(0))?.collect::<rusqlite::Result<_>>()?
+        };
+        Ok(rows.into_iter().map(|row| parse_row(&row, self.dirs.describe())))
+    }
+
     /// Runs a query piece by piece, and returns what `read` makes of its rows. Each piece begins after the key of the
     /// last row before it, the first one after `after`. Other threads get the database between two pieces, so what
     /// comes or goes meanwhile may be included or not.

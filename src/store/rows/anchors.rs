@@ -5,8 +5,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::events::{self, EventDraft};
+use super::to_row;
 use super::upper::Kept;
-use super::{parse_row, to_row};
 use crate::model::{RelPath, Stamp};
 use crate::store::{Result, Store};
 use crate::sys::sqlite::Transaction;
@@ -91,10 +91,7 @@ pub struct MovedDir {
 
 impl Store {
     pub fn load_anchors(&self) -> Result<Vec<Anchor>> {
-        let database = self.reading()?;
-        let mut statement = database.reader().prepare("SELECT row FROM anchor")?;
-        let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
-        rows.map(|row| parse_row(&row?, self.dirs.describe())).collect()
+        self.each_row("SELECT row FROM anchor", [])?.collect()
     }
 
     pub fn save_anchors(&self, anchors: &[Anchor]) -> Result<()> {
@@ -102,10 +99,7 @@ impl Store {
     }
 
     pub fn load_moved_dirs(&self) -> Result<Vec<MovedDir>> {
-        let database = self.reading()?;
-        let mut statement = database.reader().prepare("SELECT row FROM moved_dir")?;
-        let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
-        rows.map(|row| parse_row(&row?, self.dirs.describe())).collect()
+        self.each_row("SELECT row FROM moved_dir", [])?.collect()
     }
 
     /// Ends the session: what paths had when it began no longer matters.

@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 
-use rusqlite::OptionalExtension;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -102,10 +101,7 @@ impl Store {
     }
 
     pub fn backup(&self, name: &str) -> Result<Option<Backup>> {
-        let database = self.reading()?;
-        let mut statement = database.reader().prepare_cached("SELECT row FROM backup WHERE name = ?1")?;
-        let row: Option<String> = statement.query_row([name], |row| row.get(0)).optional()?;
-        row.map(|row| parse_row(&row, self.dirs.describe())).transpose()
+        self.each_row("SELECT row FROM backup WHERE name = ?1", [name])?.next().transpose()
     }
 }
 

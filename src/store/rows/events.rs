@@ -163,23 +163,13 @@ impl Store {
     }
 
     fn read_events(&self, which: &str, parameters: impl Params) -> Result<Vec<Event>> {
-        let database = self.reading()?;
-        let mut statement =
-            database.reader().prepare_cached(&format!("SELECT row FROM event WHERE row != '' AND {which}"))?;
-        let rows = statement.query_map(parameters, |row| row.get::<_, String>(0))?;
-        rows.map(|row| parse_row(&row?, self.dirs.describe())).collect()
+        self.each_row(&format!("SELECT row FROM event WHERE row != '' AND {which}"), parameters)?.collect()
     }
 
     /// Returns every event with its effects, the latest first. Reads the whole log.
     pub fn history(&self) -> Result<Vec<(Event, Vec<PathEffect>)>> {
-        let rows = {
-            let database = self.reading()?;
-            let mut statement = database.reader().prepare("SELECT row FROM event WHERE row != '' ORDER BY seq DESC")?;
-            let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
-            rows.collect::<rusqlite::Result<Vec<_>>>()?
-        };
-        let parsed = rows.iter().map(|row| parse_row::<EventDraft>(row, self.dirs.describe()));
-        parsed.map(|draft| Ok(draft?.into_parts())).collect()
+        let drafts = self.each_row::<EventDraft>("SELECT row FROM event WHERE row != '' ORDER BY seq DESC", [])?;
+        drafts.map(|draft| Ok(draft?.into_parts())).collect()
     }
 
     /// Returns what was last put at each of the paths, as far as events tell. Reads the whole log.
@@ -234,15 +224,9 @@ impl Store {
     /// since. A temporary file that was renamed over another is still listed: no event tells that it went. Reads the whole
     /// log.
     pub fn last_put(&self) -> Result<HashMap<RelPath, Kept>> {
-        let rows = {
-            let database = self.reading()?;
-            let mut statement = database.reader().prepare("SELECT row FROM event WHERE row != '' ORDER BY seq")?;
-            let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
-            rows.collect::<rusqlite::Result<Vec<_>>>()?
-        };
         let mut last = HashMap::new();
-        for row in rows {
-            let (event, effects) = parse_row::<EventDraft>(&row, self.dirs.describe())?.into_parts();
+        for draft in self.each_row::<EventDraft>("SELECT row FROM event WHERE row != '' ORDER BY seq", [])? {
+            let (event, effects) = draft?.into_parts();
             if is_put(event.event) {
                 effects.iter().for_each(|done| follow(&mut last, done));
                 let content = event.path.zip(event.sha256);

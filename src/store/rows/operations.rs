@@ -9,7 +9,6 @@ use std::fs::File;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::events::{Event, EventDraft};
-use super::parse_row;
 use super::upper::{Kept, UpperRow};
 use crate::model::{Births, ChangeId, InodeKey, OperationId, RelPath, Timestamp, Xattr};
 use crate::protocol::EventName;
@@ -281,18 +280,11 @@ impl Store {
 
     /// Returns `None` if there is no such operation, or its events are gone. One that only held something has no effects.
     pub fn operation(&self, id: OperationId) -> Result<Option<Operation>> {
-        let rows = {
-            let database = self.reading()?;
-            let mut statement = database
-                .reader()
-                .prepare_cached("SELECT row FROM event WHERE seq >= ?1 AND instr(row, ?2) > 0 ORDER BY seq")?;
-            let named = format!("\"operation\":\"{id}\"");
-            let rows = statement.query_map((id.first_event() as i64, named), |row| row.get::<_, String>(0))?;
-            rows.collect::<rusqlite::Result<Vec<_>>>()?
-        };
+        let query = "SELECT row FROM event WHERE seq >= ?1 AND instr(row, ?2) > 0 ORDER BY seq";
+        let named = format!("\"operation\":\"{id}\"");
         let mut operation = Operation { id, events: Vec::new(), effects: Vec::new() };
-        for row in rows {
-            let (event, effects) = parse_row::<EventDraft>(&row, self.dirs.describe())?.into_parts();
+        for draft in self.each_row::<EventDraft>(query, (id.first_event() as i64, named))? {
+            let (event, effects) = draft?.into_parts();
             // The query also finds messages that have the same words.
             if event.operation.as_deref() == Some(&id.to_string()) {
                 operation.events.push(event);

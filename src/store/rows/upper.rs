@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{ChangeId, ChangeKind, Digest, IdSide, Looks, OperationId, Reason, RelPath, Stamp, Timestamp};
 use crate::protocol::Program;
-use crate::store::rows::{ids, parse_row, to_row};
+use crate::store::rows::{ids, to_row};
 use crate::store::{Context, Result, Store};
 use crate::sys::Mode;
 use crate::sys::file::{self, FileKind, Meta, OwnLooks, Standing};
@@ -437,10 +437,7 @@ impl Store {
     }
 
     pub fn load_upper(&self) -> Result<Vec<UpperRow>> {
-        let database = self.reading()?;
-        let mut statement = database.reader().prepare("SELECT row FROM upper ORDER BY id")?;
-        let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
-        rows.map(|row| parse_row(&row?, self.dirs.describe())).collect()
+        self.each_row("SELECT row FROM upper ORDER BY id", [])?.collect()
     }
 
     pub fn save_upper(&self, row: &UpperRow) -> Result<()> {
