@@ -9,7 +9,7 @@
 use super::answers::{self, HeldRow, failed};
 use super::{Asker, Project, rights};
 use crate::model::{ChangeId, Digest, Reason, RelPath, plural};
-use crate::overlay::{ConfirmHow, Expiry, Merging, Review};
+use crate::overlay::{ConfirmHow, Merging, Review};
 use crate::protocol::{
     self, CheckPhase, CheckReply, ErrorBody, ErrorCode, Event, EventName, Held, Outcome, Reply, Request,
 };
@@ -171,15 +171,7 @@ fn confirm(ids: &[ChangeId], asker: &Asker, project: &Project) -> Result<Vec<Out
         return Ok(Vec::new());
     }
     let review = Review { by: project.overlay.asker(asker.pid, asker.uid), dry_run: false };
-    let how = ConfirmHow {
-        force: false,
-        wait: false,
-        renew: false,
-        review,
-        expiry: Expiry::Ignore,
-        merging: Merging::Refused,
-    };
-    project.overlay.confirm(ids, &how)
+    project.overlay.confirm(ids, &ConfirmHow::unasked(review, Merging::Refused))
 }
 
 /// Returns what is no longer as it was when the command started, one line each.

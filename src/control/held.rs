@@ -98,9 +98,8 @@ pub fn confirm(request: &Request, asker: &Asker, project: &Project) -> Result<Ac
     let how = ConfirmHow {
         force: request.force,
         wait: request.wait,
-        renew: request.renew,
         review: review(request, asker, project),
-        expiry: Expiry::Guard,
+        expiry: if request.renew { Expiry::Ignore } else { Expiry::Guard },
         merging: Merging::Allowed,
     };
     act_on_chosen(request, project, |chosen| {

@@ -9,7 +9,7 @@ use super::read::Receipt;
 use super::{Asker, Project, check_nothing_over};
 use super::{backups, blame, check, held, patch, read, rights, runs};
 use crate::model::{ChangeId, OperationId};
-use crate::overlay::{ConfirmHow, Expiry, Merging, UndoHow, Undone, no_such_operation};
+use crate::overlay::{ConfirmHow, Merging, UndoHow, Undone, no_such_operation};
 use crate::protocol::{
     Acted, CheckPhase, Cut, ErrorBody, ErrorCode, Event, EventsReply, ExternalReply, FlushReply, FsckReply,
     HeldAtUnmount, LogReply, Op, Outcome, Problem, ReloadReply, Reply, Request, Response, UnmountReply, VERSION,
@@ -316,14 +316,8 @@ fn still_writing(WritingNow { path, pid }: &WritingNow) -> String {
 }
 
 fn held_at_unmount(request: &Request, asker: &Asker, project: &Project) -> Result<Vec<Outcome>> {
-    let how = ConfirmHow {
-        force: false,
-        wait: !request.force,
-        renew: false,
-        review: review(request, asker, project),
-        expiry: Expiry::Ignore,
-        merging: Merging::Allowed,
-    };
+    let unasked = ConfirmHow::unasked(review(request, asker, project), Merging::Allowed);
+    let how = ConfirmHow { wait: !request.force, ..unasked };
     looking_again(|| {
         let all = answers::held_rows(project);
         match request.held {

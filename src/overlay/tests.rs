@@ -358,7 +358,6 @@ impl Bench {
 const HOW: ConfirmHow = ConfirmHow {
     force: false,
     wait: false,
-    renew: false,
     review: Review { by: Writer { pid: 1, uid: 0, opened_by: None, written_by: None, session: None }, dry_run: false },
     expiry: Expiry::Guard,
     merging: Merging::Allowed,

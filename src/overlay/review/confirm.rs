@@ -18,9 +18,15 @@ pub struct ConfirmHow {
     pub review: Review,
     pub force: bool,
     pub wait: bool,
-    pub renew: bool,
     pub expiry: Expiry,
     pub merging: Merging,
+}
+
+impl ConfirmHow {
+    /// For changes that no person has picked: their expiry would guard nobody.
+    pub fn unasked(review: Review, merging: Merging) -> Self {
+        Self { review, force: false, wait: false, expiry: Expiry::Ignore, merging }
+    }
 }
 
 /// Whether a confirm may merge a change with what others have made below of the same file (SPEC §9).
@@ -82,7 +88,7 @@ impl Overlay {
     }
 
     fn confirm_taken(&self, taken: &[Taken], how: &ConfirmHow) -> Reviewed<Vec<Outcome>> {
-        if how.expiry == Expiry::Guard && !how.renew {
+        if how.expiry == Expiry::Guard {
             // A new directory that replaces nothing, or one that goes, has nothing that a reviewer could have overlooked.
             let shows = |change: &&Taken| {
                 !change.row.removes_dir() && (change.row.what != What::Dir || change.row.base.content.is_some())

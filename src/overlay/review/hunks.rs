@@ -96,7 +96,7 @@ impl Overlay {
             drop(taken);
             return self.confirm(ids, how);
         };
-        if how.expiry == Expiry::Guard && !how.renew {
+        if how.expiry == Expiry::Guard {
             self.check_fresh(change, &how.review)?;
         }
         let landed = self.land_hunks(&split, how);

@@ -217,14 +217,7 @@ fn ids(bench: &Bench) -> Vec<ChangeId> {
 
 fn confirm_all(bench: &Bench) -> Acted {
     let review = Review::default();
-    let how = ConfirmHow {
-        review,
-        force: false,
-        wait: false,
-        renew: false,
-        expiry: Expiry::Ignore,
-        merging: Merging::Allowed,
-    };
+    let how = ConfirmHow { review, force: false, wait: false, expiry: Expiry::Ignore, merging: Merging::Allowed };
     bench.view().confirm(&ids(bench), &how)?;
     Ok(())
 }
