@@ -26,19 +26,9 @@ pub const HUNK_BYTES_MAX: u64 = 16 * 1024;
 /// The deletion of a file that cannot be diffed is judged by its bytes alone (SPEC §5).
 pub const UNREAD_DELETION_BYTES_MAX: u64 = 16 * 1024;
 
-/// What happens to the path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
-    /// It has content afterwards.
-    Write,
-    /// It is gone afterwards.
-    Delete,
-}
-
 /// Everything the verdict depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
-    pub act: Act,
     /// The new content equals, byte for byte, what the project has now; for a deletion, the project has nothing there.
     pub identical: bool,
     /// Absent only if the path did not exist and has no anchor, so that a deletion of it loses nothing.
@@ -73,13 +63,16 @@ impl Facts {
         let (old_side, new_side) = (classify(old), classify(new));
         let comparable = old_side == Side::Text && matches!(new_side, Side::Text | Side::Absent);
         Self {
-            act: if new.is_some() { Act::Write } else { Act::Delete },
             identical: old == new,
             old: old_side,
             old_bytes: old.map_or(0, |content| content.len() as u64),
             new: new_side,
             measure: comparable.then(|| measure(old.unwrap_or_default(), new.unwrap_or_default())),
         }
+    }
+
+    fn is_deletion(&self) -> bool {
+        self.new == Side::Absent
     }
 }
 
@@ -89,23 +82,20 @@ pub fn judge(facts: &Facts, thresholds: &Thresholds) -> Verdict {
         return Verdict::Unchanged;
     }
     match facts.old {
-        Side::Absent => judge_without_old(facts.act),
+        Side::Absent => judge_without_old(facts),
         Side::Binary | Side::Large => judge_unread(facts),
         Side::Text => judge_text(facts, thresholds),
     }
 }
 
-fn judge_without_old(act: Act) -> Verdict {
-    Verdict::Land(match act {
-        Act::Write => LandNote::NewFile,
-        Act::Delete => LandNote::Small,
-    })
+fn judge_without_old(facts: &Facts) -> Verdict {
+    Verdict::Land(if facts.is_deletion() { LandNote::Small } else { LandNote::NewFile })
 }
 
 fn judge_unread(facts: &Facts) -> Verdict {
-    match facts.act {
-        Act::Delete if facts.old_bytes > UNREAD_DELETION_BYTES_MAX => Verdict::Hold(Reason::Size),
-        Act::Delete | Act::Write => Verdict::Land(LandNote::DiffSkipped(facts.old)),
+    match facts.is_deletion() && facts.old_bytes > UNREAD_DELETION_BYTES_MAX {
+        true => Verdict::Hold(Reason::Size),
+        false => Verdict::Land(LandNote::DiffSkipped(facts.old)),
     }
 }
 

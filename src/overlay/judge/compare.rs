@@ -9,7 +9,7 @@ use crate::overlay::error::Context;
 use crate::overlay::{Overlay, Result};
 use crate::policy::risk::{self, RiskSide, RiskSubject};
 use crate::policy::rules::{Action, HoldSource, risky_git_config_change};
-use crate::policy::tier::{self, Act, Facts, LandNote, Thresholds, Verdict};
+use crate::policy::tier::{Act, Facts, LandNote, Thresholds, Verdict, self};
 use crate::store::{AnchorState, Below, Held, Kept, UpperRow, Writer};
 use crate::sys::file::{FileKind, Meta};
 
@@ -371,7 +371,6 @@ pub(in crate::overlay) fn facts(old: &Side, new: &Side) -> Facts {
     let comparable = old_side == diff::Side::Text && matches!(new_side, diff::Side::Text | diff::Side::Absent)
         || old_side == diff::Side::Absent && new_side == diff::Side::Text;
     Facts {
-        act: if new.exists() { Act::Write } else { Act::Delete },
         identical: old.exists() == new.exists() && old.bytes.is_some() && old.bytes == new.bytes,
         old: old_side,
         old_bytes: old.size,

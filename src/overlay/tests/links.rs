@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use super::*;
-use crate::policy::tier::{self, Act, Facts, Thresholds, Verdict};
+use crate::policy::tier::{self, Facts, Thresholds, Verdict};
 use crate::store::Operation;
 use crate::sys::file::FileKind;
 
@@ -325,7 +325,6 @@ fn has_content(kind: FileKind) -> bool {
 /// Whether something may be deleted with nobody looking.
 fn may_go(content: &str) -> bool {
     let facts = Facts {
-        act: Act::Delete,
         identical: false,
         old: crate::diff::Side::Text,
         old_bytes: content.len() as u64,
@@ -338,7 +337,6 @@ fn may_go(content: &str) -> bool {
 /// Whether one may become the other with nobody looking.
 pub(super) fn may_land(first: &str, now: &str) -> bool {
     let facts = Facts {
-        act: Act::Write,
         identical: first == now,
         old: crate::diff::Side::Text,
         old_bytes: first.len() as u64,

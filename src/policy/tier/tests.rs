@@ -30,7 +30,7 @@ fn measured(changed: u64, old_lines: u64) -> Facts {
 }
 
 fn deletion(old: Side, old_bytes: u64) -> Facts {
-    Facts { act: Act::Delete, identical: false, old, old_bytes, new: Side::Absent, measure: None }
+    Facts { identical: false, old, old_bytes, new: Side::Absent, measure: None }
 }
 
 fn judged(facts: Facts) -> Verdict {
@@ -80,7 +80,7 @@ fn a_new_file_lands_whatever_it_contains() {
     for new in [&b""[..], b"text", b"\xff", &vec![b'x'; 6 << 20]] {
         assert_eq!(judged(Facts::of(None, Some(new))), Verdict::Land(LandNote::NewFile));
     }
-    assert_eq!(judged(Facts { act: Act::Delete, ..deletion(Side::Absent, 0) }), SMALL);
+    assert_eq!(judged(deletion(Side::Absent, 0)), SMALL);
 }
 
 #[test]
