@@ -42,6 +42,20 @@ pub enum Action {
 }
 
 impl Action {
+    /// What a `[[rule]]` may ask for.
+    pub const NAMES: &'static str = "auto, pass, hold, deny or freeze";
+
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "auto" => Some(Self::Auto),
+            "pass" => Some(Self::Pass),
+            "hold" => Some(Self::Hold(HoldSource::Rule)),
+            "deny" => Some(Self::Deny),
+            "freeze" => Some(Self::Freeze),
+            _ => None,
+        }
+    }
+
     /// Whether every write fails.
     pub fn refuses(self) -> bool {
         matches!(self, Self::Deny | Self::Freeze)
@@ -54,6 +68,22 @@ impl Action {
             Self::Hold(source) => Some(source),
             Self::Deny | Self::Freeze => Some(HoldSource::Rule),
             Self::Auto | Self::Pass | Self::GitConfig => None,
+        }
+    }
+
+    /// Returns the action that lets less through, or `self` if both are equally strict.
+    pub fn stricter(self, other: Self) -> Self {
+        if other.strictness() > self.strictness() { other } else { self }
+    }
+
+    fn strictness(self) -> u8 {
+        match self {
+            Self::Pass => 0,
+            Self::Auto => 1,
+            Self::GitConfig => 2,
+            Self::Hold(_) => 3,
+            Self::Deny => 4,
+            Self::Freeze => 5,
         }
     }
 }
@@ -70,24 +100,6 @@ impl HoldSource {
         match self {
             Self::Rule => Reason::Rule,
             Self::Sensitive => Reason::Sensitive,
-        }
-    }
-}
-
-impl Action {
-    /// Returns the action that lets less through, or `self` if both are equally strict.
-    pub fn stricter(self, other: Self) -> Self {
-        if other.strictness() > self.strictness() { other } else { self }
-    }
-
-    fn strictness(self) -> u8 {
-        match self {
-            Self::Pass => 0,
-            Self::Auto => 1,
-            Self::GitConfig => 2,
-            Self::Hold(_) => 3,
-            Self::Deny => 4,
-            Self::Freeze => 5,
         }
     }
 }
@@ -110,48 +122,14 @@ pub struct Place<'a> {
     pub ignored: Option<&'a RelPath>,
 }
 
-/// The `action` of a `[[rule]]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RuleAction {
-    Auto,
-    Pass,
-    Hold,
-    Deny,
-    Freeze,
-}
-
-impl RuleAction {
-    pub const NAMES: &'static str = "auto, pass, hold, deny or freeze";
-
-    pub fn from_name(name: &str) -> Option<Self> {
-        match name {
-            "auto" => Some(Self::Auto),
-            "pass" => Some(Self::Pass),
-            "hold" => Some(Self::Hold),
-            "deny" => Some(Self::Deny),
-            "freeze" => Some(Self::Freeze),
-            _ => None,
-        }
-    }
-
-    fn action(self) -> Action {
-        match self {
-            Self::Auto => Action::Auto,
-            Self::Pass => Action::Pass,
-            Self::Hold => Action::Hold(HoldSource::Rule),
-            Self::Deny => Action::Deny,
-            Self::Freeze => Action::Freeze,
-        }
-    }
-}
-
 /// A `[[rule]]` as written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     pub pattern: String,
     /// A glob for the program that opened the file: for its whole path if the glob has a slash, otherwise for its name.
     pub exe: Option<String>,
-    pub action: RuleAction,
+    /// One that [`Action::from_name`] gives.
+    pub action: Action,
     /// Where the rule is written, for messages: `.fettle.toml:12`.
     pub at: String,
 }
@@ -304,7 +282,7 @@ impl Compiled {
             return Err(fault("exe = \"\": matches nothing: no program is called so".to_owned()));
         }
         let exe = rule.exe.as_deref().map(ExeGlob::new).transpose().map_err(|err| fault(format!("exe: {err}")))?;
-        Ok(Self { patterns, literal: literal_prefix(&rule.pattern), above, exe, action: rule.action.action() })
+        Ok(Self { patterns, literal: literal_prefix(&rule.pattern), above, exe, action: rule.action })
     }
 
     fn matches(&self, place: &Place) -> bool {

@@ -8,11 +8,11 @@ fn path(text: &str) -> RelPath {
     RelPath::parse(text.as_bytes()).expect(text)
 }
 
-fn rule(pattern: &str, action: RuleAction) -> Rule {
+fn rule(pattern: &str, action: Action) -> Rule {
     Rule { pattern: pattern.to_owned(), exe: None, action, at: ".fettle.toml:1".to_owned() }
 }
 
-fn exe_rule(pattern: &str, exe: &str, action: RuleAction) -> Rule {
+fn exe_rule(pattern: &str, exe: &str, action: Action) -> Rule {
     Rule { exe: Some(exe.to_owned()), ..rule(pattern, action) }
 }
 
@@ -262,20 +262,20 @@ fn an_ignored_directory_passes_unless_it_is_sensitive_itself() {
     ] {
         assert_eq!(ask(&rules(&[]), subject, None, Some(ignored)), want, "{subject}");
     }
-    let held = rules(&[rule("*.key", RuleAction::Hold)]);
+    let held = rules(&[rule("*.key", RULE)]);
     assert_eq!(ask(&held, "target/a.key", None, Some("target")), RULE, "a rule comes after what is built in");
 }
 
 #[test]
 fn the_last_rule_that_matches_a_path_or_a_directory_above_it_wins() {
     let rules = rules(&[
-        rule("docs/", RuleAction::Hold),
-        rule("docs/*.md", RuleAction::Auto),
-        rule("/gen", RuleAction::Pass),
-        rule("*.lock", RuleAction::Deny),
-        rule("gen/keep.lock", RuleAction::Freeze),
-        rule("a/**/z", RuleAction::Hold),
-        rule("vendor/**", RuleAction::Deny),
+        rule("docs/", RULE),
+        rule("docs/*.md", Action::Auto),
+        rule("/gen", Action::Pass),
+        rule("*.lock", Action::Deny),
+        rule("gen/keep.lock", Action::Freeze),
+        rule("a/**/z", RULE),
+        rule("vendor/**", Action::Deny),
     ]);
     check_all(
         &rules,
@@ -303,7 +303,7 @@ fn the_last_rule_that_matches_a_path_or_a_directory_above_it_wins() {
 
 #[test]
 fn a_trusted_project_relaxes_sensitive_paths_but_not_its_own_settings() {
-    let rules = rules(&[rule("*", RuleAction::Pass)]);
+    let rules = rules(&[rule("*", Action::Pass)]);
     check_all(
         &rules,
         &[
@@ -314,21 +314,21 @@ fn a_trusted_project_relaxes_sensitive_paths_but_not_its_own_settings() {
             ("sub/.fettle.toml", Action::Pass),
         ],
     );
-    let frozen = RuleSet::compile(&[], &[rule(".fettle.toml", RuleAction::Freeze)], Trust::Trusted).unwrap();
+    let frozen = RuleSet::compile(&[], &[rule(".fettle.toml", Action::Freeze)], Trust::Trusted).unwrap();
     assert_eq!(ask(&frozen, ".fettle.toml", None, None), Action::Freeze);
 }
 
 #[test]
 fn an_untrusted_project_only_tightens() {
-    let user = [rule("secret/", RuleAction::Deny), rule("out/", RuleAction::Pass)];
+    let user = [rule("secret/", Action::Deny), rule("out/", Action::Pass)];
     let project = [
-        rule("*", RuleAction::Hold),
-        rule("docs/", RuleAction::Pass),
-        rule("AGENTS.md", RuleAction::Auto),
-        rule(".git/config", RuleAction::Auto),
-        rule("secret/", RuleAction::Auto),
-        rule("keys/", RuleAction::Freeze),
-        rule("out/", RuleAction::Auto),
+        rule("*", RULE),
+        rule("docs/", Action::Pass),
+        rule("AGENTS.md", Action::Auto),
+        rule(".git/config", Action::Auto),
+        rule("secret/", Action::Auto),
+        rule("keys/", Action::Freeze),
+        rule("out/", Action::Auto),
     ];
     let rules = RuleSet::compile(&user, &project, Trust::Untrusted).unwrap();
     check_all(
@@ -350,11 +350,11 @@ fn an_untrusted_project_only_tightens() {
 #[test]
 fn a_rule_for_a_program_tightens_and_never_loosens() {
     let rules = rules(&[
-        rule("held", RuleAction::Hold),
-        exe_rule("held", "vim", RuleAction::Auto),
-        exe_rule("src/", "python3*", RuleAction::Deny),
-        exe_rule("lib/", "/usr/bin/*", RuleAction::Hold),
-        exe_rule("AGENTS.md", "*", RuleAction::Pass),
+        rule("held", RULE),
+        exe_rule("held", "vim", Action::Auto),
+        exe_rule("src/", "python3*", Action::Deny),
+        exe_rule("lib/", "/usr/bin/*", RULE),
+        exe_rule("AGENTS.md", "*", Action::Pass),
     ]);
     for (subject, exe, want) in [
         ("held", Some("/usr/bin/vim"), RULE),
@@ -389,7 +389,7 @@ fn a_rule_that_cannot_work_is_refused_with_its_place() {
         ("ok", Some("a["), "exe: "),
         ("ok", Some(""), "exe = \"\": matches nothing"),
     ] {
-        let rule = Rule { exe: exe.map(str::to_owned), ..rule(pattern, RuleAction::Hold) };
+        let rule = Rule { exe: exe.map(str::to_owned), ..rule(pattern, RULE) };
         let err = RuleSet::compile(&[], &[rule], Trust::Untrusted).unwrap_err().to_string();
         assert!(err.starts_with(".fettle.toml:1: ") && err.contains(want), "{pattern:?}: {err}");
     }
@@ -407,11 +407,11 @@ fn a_rule_that_nothing_could_compile_is_refused_with_its_place() {
         ("ok".to_owned(), Some(nested(300)), format!("exe: {many_braces}")),
         ("ok".to_owned(), Some(nested(100_000)), format!("exe: {long}")),
     ] {
-        let rule = Rule { exe, ..rule(&pattern, RuleAction::Hold) };
+        let rule = Rule { exe, ..rule(&pattern, RULE) };
         let refused = RuleSet::compile(&[], &[rule], Trust::Untrusted).unwrap_err();
         assert_eq!(refused.to_string(), format!(".fettle.toml:1: {want}"));
     }
-    let deepest = rules(&[exe_rule(&nested(32), &nested(32), RuleAction::Deny)]);
+    let deepest = rules(&[exe_rule(&nested(32), &nested(32), Action::Deny)]);
     assert_eq!(ask(&deepest, "sub/a", Some("/bin/a"), None), Action::Deny);
     assert_eq!(ask(&deepest, "sub/a", Some("/bin/b"), None), Action::Auto);
 }
@@ -432,8 +432,8 @@ fn only_directories_that_a_frozen_pattern_may_reach_need_a_look() {
         ("a/\\*", "a", true),
         ("a/b/c", "", true),
     ] {
-        assert_eq!(rules(&[rule(pattern, RuleAction::Freeze)]).may_freeze_below(&path(dir)), want, "{pattern} {dir}");
-        assert!(!rules(&[rule(pattern, RuleAction::Deny)]).may_freeze_below(&path(dir)));
+        assert_eq!(rules(&[rule(pattern, Action::Freeze)]).may_freeze_below(&path(dir)), want, "{pattern} {dir}");
+        assert!(!rules(&[rule(pattern, Action::Deny)]).may_freeze_below(&path(dir)));
     }
 }
 
@@ -461,18 +461,16 @@ fn a_symlink_bears_what_rules_say_of_anything_below_it() {
         ("*.key", "x", false),
         ("**/x", "a", false),
     ] {
-        for (action, says) in
-            [(RuleAction::Hold, RULE), (RuleAction::Deny, Action::Deny), (RuleAction::Freeze, Action::Freeze)]
-        {
-            let rules = rules(&[rule(pattern, action)]);
+        for says in [RULE, Action::Deny, Action::Freeze] {
+            let rules = rules(&[rule(pattern, says)]);
             let want = if want { says } else { Action::Auto };
             assert_eq!(ask(&rules, &format!("{link}@"), None, None), want, "{pattern} {link}");
             assert_eq!(ask(&rules, "other@", None, None), if pattern.contains('{') { says } else { Action::Auto });
         }
     }
-    let several = [rule("mig/**", RuleAction::Freeze), rule("mig/x", RuleAction::Hold), rule("mig", RuleAction::Pass)];
+    let several = [rule("mig/**", Action::Freeze), rule("mig/x", RULE), rule("mig", Action::Pass)];
     check_all(&rules(&several), &[("mig@", Action::Freeze), ("mig/", Action::Pass), ("mig", Action::Pass)]);
-    let by_program = rules(&[exe_rule("mig/**", "claude", RuleAction::Deny), rule("pas/x", RuleAction::Auto)]);
+    let by_program = rules(&[exe_rule("mig/**", "claude", Action::Deny), rule("pas/x", Action::Auto)]);
     assert_eq!(ask(&by_program, "mig@", Some("/bin/claude"), None), Action::Deny);
     assert_eq!(ask(&by_program, "mig@", Some("/bin/sh"), None), Action::Auto);
     assert_eq!(ask(&by_program, "pas@", None, Some("pas")), Action::Pass);

@@ -5,7 +5,7 @@ use toml::{Spanned, Value};
 
 use super::{Key, Layer, Origin, SettingsError};
 use crate::model::Object;
-use crate::policy::rules::{Rule, RuleAction};
+use crate::policy::rules::{Action, Rule};
 
 /// One settings file, parsed and validated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -164,8 +164,8 @@ impl<'a> Source<'a> {
     fn rule(&self, rule: &Spanned<Object<RuleToml>>) -> Result<Rule, SettingsError> {
         let at = self.at(rule.span().start).to_string();
         let Object(RuleToml { pattern, exe, action }) = rule.get_ref();
-        let action = RuleAction::from_name(action.get_ref()).ok_or_else(|| {
-            let what = format!("action = {:?}: must be {}", action.get_ref(), RuleAction::NAMES);
+        let action = Action::from_name(action.get_ref()).ok_or_else(|| {
+            let what = format!("action = {:?}: must be {}", action.get_ref(), Action::NAMES);
             SettingsError::File { at: self.at(action.span().start), what }
         })?;
         Ok(Rule { pattern: pattern.clone(), exe: exe.clone(), action, at })

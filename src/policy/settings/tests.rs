@@ -2,7 +2,7 @@ use std::path::Path;
 
 use super::*;
 use crate::model::Digest;
-use crate::policy::rules::RuleAction;
+use crate::policy::rules::{Action, HoldSource};
 
 fn file(text: &str) -> SettingsFile {
     SettingsFile::parse(".fettle.toml", text.as_bytes()).expect(text)
@@ -52,7 +52,10 @@ fn every_key_of_a_file_is_read() {
     assert_eq!(settings.backups, backups);
     assert_eq!(settings.limits, Limits { upper_bytes: 1 << 30, held: 50, open: 0 });
     let rules: Vec<_> = file.rules.iter().map(|rule| (rule.pattern.as_str(), rule.action, rule.at.as_str())).collect();
-    assert_eq!(rules, [("docs/", RuleAction::Hold, ".fettle.toml:27"), ("x", RuleAction::Pass, ".fettle.toml:31")]);
+    assert_eq!(
+        rules,
+        [("docs/", Action::Hold(HoldSource::Rule), ".fettle.toml:27"), ("x", Action::Pass, ".fettle.toml:31")]
+    );
     assert_eq!(file.rules[0].exe.as_deref(), Some("vim"));
     for &key in Key::ALL {
         assert!(matches!(settings.origin(key), Origin::File { .. }), "{}", key.name());

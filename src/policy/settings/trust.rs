@@ -5,7 +5,7 @@
 
 use super::{Approve, Given, Key, Layer, Settings, SettingsFile};
 use crate::model::RelPath;
-use crate::policy::rules::{Rule, RuleAction, pattern_matches, sensitive_examples};
+use crate::policy::rules::{Action, Rule, pattern_matches, sensitive_examples};
 
 /// Returns `file` without the values that loosen something, and a line for each thing that is ignored. Its rules all
 /// stay: a [`crate::policy::rules::RuleSet`] compiled as untrusted lets them relax each other and nothing else.
@@ -77,11 +77,11 @@ fn is_wider(with: u64, without: u64) -> bool {
 fn rule_note(rule: &Rule) -> Option<String> {
     let relaxes = || sensitive_examples().any(|path| matches_text(rule, &path));
     match rule.action {
-        RuleAction::Pass => Some(format!("{}: rule {:?}: pass", rule.at, rule.pattern)),
-        RuleAction::Auto if rule.exe.is_none() && relaxes() => {
+        Action::Pass => Some(format!("{}: rule {:?}: pass", rule.at, rule.pattern)),
+        Action::Auto if rule.exe.is_none() && relaxes() => {
             Some(format!("{}: rule {:?}: auto, for sensitive paths", rule.at, rule.pattern))
         }
-        RuleAction::Auto | RuleAction::Hold | RuleAction::Deny | RuleAction::Freeze => None,
+        Action::Auto | Action::GitConfig | Action::Hold(_) | Action::Deny | Action::Freeze => None,
     }
 }
 
