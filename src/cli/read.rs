@@ -2,9 +2,9 @@
 
 use super::desk::{Desk, Length, Readers};
 use super::terminal::Ink;
+use super::{Failure, at_least};
 use crate::client::{Client, path_of};
 use crate::model::plural;
-use super::{Failure, at_least, words};
 use crate::protocol::{Exit, Op, ReadForm, ReadReply, Reply, Request};
 use std::ffi::OsString;
 

@@ -436,7 +436,7 @@ fn not_at_the_desk() -> Error {
 }
 
 fn at_desk<T>(answer: std::result::Result<T, i32>) -> Result<T> {
-    answer.map_err(Error::errno)
+    answer.map_err(Error::Errno)
 }
 
 fn opened_file(opened: Opened, flags: i32, further: FopenFlags) -> OpenedFile {

@@ -33,10 +33,6 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    pub fn errno(errno: i32) -> Self {
-        Self::Errno(errno)
-    }
-
     /// The errno for the waiting program.
     pub fn code(&self) -> i32 {
         match self {

@@ -9,7 +9,7 @@ use crate::overlay::error::Context;
 use crate::overlay::{Overlay, Result};
 use crate::policy::risk::{self, RiskSide, RiskSubject};
 use crate::policy::rules::{Action, HoldSource, risky_git_config_change};
-use crate::policy::tier::{Act, Facts, LandNote, Thresholds, Verdict, self};
+use crate::policy::tier::{self, Facts, LandNote, Thresholds, Verdict};
 use crate::store::{AnchorState, Below, Held, Kept, UpperRow, Writer};
 use crate::sys::file::{FileKind, Meta};
 

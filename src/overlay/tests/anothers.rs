@@ -3,6 +3,8 @@
 
 use super::*;
 
+type Act = fn(&Bench);
+
 /// `n`, which a person has filled with lines of his own since it landed.
 fn bench(flags: &[(Key, &str)]) -> Bench {
     let mut bench = Bench::with(flags);
@@ -37,8 +39,8 @@ fn it_does_not_go_unreviewed() {
 
 #[test]
 fn nor_under_another_name_after_a_small_edit_or_a_kill() {
-    type Act = fn(&mut Bench);
-    let acts: [(&str, Act); 4] = [
+    type ActAnew = fn(&mut Bench);
+    let acts: [(&str, ActAnew); 4] = [
         ("m", |bench| bench.rename("n", "m")),
         ("d/m", |bench| {
             bench.view().mkdir(ROOT, OsStr::new("e"), 0o755, &ME).unwrap();
@@ -117,7 +119,7 @@ fn what_programs_write_where_nobody_judges_is_not_told_as_somebody_elses() {
 /// A link, a symlink, a FIFO and a directory land without any content by which they would be known.
 #[test]
 fn what_takes_the_place_of_what_has_no_content_of_its_own_does_not_go_unreviewed() {
-    let makes: [(&str, fn(&Bench)); 4] = [
+    let makes: [(&str, Act); 4] = [
         ("a link", |bench| bench.link("o", "n")),
         ("a symlink", |bench| _ = bench.view().symlink(ROOT, OsStr::new("n"), OsStr::new("o"), &ME).unwrap()),
         ("a FIFO", |bench| _ = bench.view().mknod(ROOT, OsStr::new("n"), libc::S_IFIFO | 0o600, 0, &ME).unwrap()),
@@ -140,7 +142,7 @@ fn what_takes_the_place_of_what_has_no_content_of_its_own_does_not_go_unreviewed
 /// The new content at its first name was judged against what it was, and not against what it is.
 #[test]
 fn nor_does_what_was_moved_and_is_somebody_elses_by_now() {
-    let moves: [(&str, fn(&Bench)); 3] = [
+    let moves: [(&str, Act); 3] = [
         ("n", |bench| bench.rename("a", "n")),
         ("n", |bench| bench.link("a", "n")),
         ("e/a", |bench| bench.rename("d", "e")),

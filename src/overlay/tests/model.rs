@@ -406,7 +406,7 @@ impl Pair {
         let answer = self.end(from).and_then(|dir| {
             let new_dir = self.end(to)?;
             if let Some(answer) = self.model.kernel_says(from, to, kind) {
-                return answer.map_err(Error::errno);
+                return answer.map_err(Error::Errno);
             }
             rename(self.view(), (dir, name_of(from)), (new_dir, name_of(to)), flags)
         });
