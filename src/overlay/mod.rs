@@ -228,6 +228,8 @@ struct State {
 struct Seen {
     stamp: Stamp,
     content: Option<Kept>,
+    /// Of a directory only that it is one counts.
+    is_dir: bool,
 }
 
 #[derive(Default)]

@@ -138,16 +138,14 @@ impl Overlay {
 
     fn begin_anew_with_anothers(&self, path: &RelPath, mut read: Option<&Side>) -> Result<bool> {
         loop {
-            let (is_fresh, expected) = {
+            let expected = {
                 let state = self.state.lock();
                 if !state.is_ours(path) {
                     return Ok(false);
                 }
-                (state.past.is_fresh(path), state.expected(path))
+                state.expected(path)
             };
-            let Some(expected) = expected else {
-                return Ok(is_fresh && self.has_come_unseen(path)?);
-            };
+            let Some(expected) = expected else { return Ok(false) };
             let outside = match read.take() {
                 Some(side) => self.outside_of(path, &expected, side.meta),
                 None => self.outside(path, &expected),
@@ -163,12 +161,6 @@ impl Overlay {
                 return Ok(true);
             }
         }
-    }
-
-    /// True if there is content at a path of which only that it came in this session is known: it has taken the place of a
-    /// directory, since all else is known by what it was.
-    fn has_come_unseen(&self, path: &RelPath) -> Result<bool> {
-        Ok(self.meta_below(path)?.is_some_and(|meta| meta.kind.has_content()))
     }
 
     /// To be called before what is at a path is renamed away: what comes there is going to be judged by what it was. Whether
@@ -297,7 +289,7 @@ impl Overlay {
         let went_by_itself = found.is_none() && !state.is_to_be_there(path);
         if is_there_still && !went_by_itself {
             // Unless something of ours has come there since this daemon began.
-            state.seen.entry(path.clone()).or_insert(Seen { stamp, content: Some(content) });
+            state.seen.entry(path.clone()).or_insert(Seen { stamp, content: Some(content), is_dir: false });
         }
         Ok(())
     }
@@ -422,7 +414,10 @@ impl State {
                 Some(Expected::Directory)
             }
             Some((row, _)) => Some(Expected::of_base(&row.base)),
-            None => self.seen.get(path).map(|seen| Expected::Content(seen.clone())),
+            None => self.seen.get(path).map(|seen| match seen.is_dir {
+                true => Expected::Directory,
+                false => Expected::Content(seen.clone()),
+            }),
         }
     }
 }
@@ -443,7 +438,7 @@ impl Seen {
 impl Expected {
     fn of_base(base: &Base) -> Self {
         match base.below {
-            Below::Entry { stamp, .. } => Self::Content(Seen { stamp, content: base.content_below() }),
+            Below::Entry { stamp, .. } => Self::Content(Seen { stamp, content: base.content_below(), is_dir: false }),
             Below::Nothing => Self::Nothing,
         }
     }

@@ -86,12 +86,12 @@ impl State {
         if let Some(before) = before.filter(|before| after.is_none_or(|after| after.key() != before.key())) {
             self.nodes.gone(before);
         }
-        // A directory's stamp changes with each name in it.
-        let Some(stamp) = after.filter(|after| !after.is_dir()).map(Meta::stamp) else {
+        let Some(after) = after else {
             self.seen.remove(path);
             return;
         };
-        let now = Seen { stamp, content };
+        let stamp = after.stamp();
+        let now = Seen { stamp, content, is_dir: after.is_dir() };
         if let Some(before) = before.map(Meta::stamp) {
             for other in self.others_of(path, &before, &stamp) {
                 if let Some(seen) = self.seen.get_mut(&other).filter(|seen| seen.stamp.has_same_content(&before)) {
