@@ -9,7 +9,7 @@ use crate::diff::Unreadable;
 use crate::model::{ChangeId, OperationId, RelPath, plural};
 use crate::overlay::{ConfirmHow, Expiry, Members, Merging, Review};
 use crate::protocol::{
-    Acted, ChangeDiff, DiffCut, DiffReply, DiffText, ErrorBody, ErrorCode, EventName, Outcome, Reply, Request,
+    Acted, Action, ChangeDiff, DiffCut, DiffReply, DiffText, ErrorBody, ErrorCode, EventName, Outcome, Reply, Request,
     ReviewReply, Target,
 };
 use crate::store::{Depth, Verdict};
@@ -111,8 +111,20 @@ pub fn confirm(request: &Request, asker: &Asker, project: &Project) -> Result<Ac
             Some(id) => project.overlay.confirm_hunks(id, &request.hunks, &how)?,
             None => act(&chosen, |ids| project.overlay.confirm(ids, &how))?,
         };
-        Ok(Acted { outcomes, notices: waiting.iter().map(waits_on).collect(), ..Acted::default() })
+        let spent = outcomes.iter().filter(|outcome| outcome.action == Action::Discarded).map(nothing_left);
+        let notices = waiting.iter().map(waits_on).chain(spent).collect();
+        Ok(Acted { outcomes, notices, ..Acted::default() })
     })
+}
+
+/// Says of a change that a confirm did not land why it did not.
+fn nothing_left(outcome: &Outcome) -> String {
+    let id = outcome.id.as_ref().map_or("it", ChangeId::as_str);
+    format!(
+        "{}: nothing of {id} is left to apply: merged with what others have made below, it is what is there already. \
+         What was held becomes a backup, as by a discard",
+        outcome.path
+    )
 }
 
 /// Splits the chosen changes into those that can land and those that must wait. Naming an operation does not name the

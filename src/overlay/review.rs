@@ -217,7 +217,8 @@ impl Overlay {
         }
     }
 
-    /// What a diff compares with: lower as it is or, if lower has moved on, as it was when the change was held.
+    /// What a diff compares with: lower as it is or, if lower has moved on, as it was when the change was held. A
+    /// change back to what that was is compared with lower in either case.
     pub(super) fn shown_old(&self, row: &UpperRow) -> Result<Side> {
         let mut present = self.present_side(row.path())?;
         let stamp = present.meta.map(|meta| meta.stamp());
@@ -225,6 +226,10 @@ impl Overlay {
             && base.has_same_content(&now)
             && self.is_as_based(row, &mut present)?
         {
+            return Ok(present);
+        }
+        if goes_back(row) {
+            // Against its base nothing would show of what it takes from lower.
             return Ok(present);
         }
         let Some(kept) = row.base.content_below() else { return Ok(Side::default()) };
@@ -426,6 +431,12 @@ impl State {
     pub(super) fn being_written(&self, path: &RelPath) -> Error {
         Error::Busy { path: path.clone(), pid: self.writer_of(path) }
     }
+}
+
+/// True if a change gives back the content that it was based on: something else has been made of that below.
+fn goes_back(row: &UpperRow) -> bool {
+    let (base, held) = (row.base.content_below(), row.held.as_ref());
+    base.zip(held).is_some_and(|(base, held)| held.is_of(base.standing(), Some(base.digest)))
 }
 
 fn whole_content(side: Side) -> Option<WholeContent> {

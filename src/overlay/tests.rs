@@ -44,6 +44,7 @@ mod reviewed_names;
 mod rotation;
 mod same_times;
 mod scenarios;
+mod spent;
 mod stale;
 mod stand_in;
 mod stress;

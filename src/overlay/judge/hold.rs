@@ -177,9 +177,12 @@ impl Overlay {
         Ok(true)
     }
 
-    /// What lower had when the change was held, if it is judged against something older: the diff shown is against lower
-    /// (SPEC §4.6).
+    /// What lower had when the change was held, if it is judged against something older, or goes back to that after
+    /// lower has moved on: the diff shown is against lower (SPEC §4.6).
     fn shown_against(&self, base: &Base, comparison: &Comparison) -> Result<Option<Side>> {
+        if comparison.is_back() {
+            return Ok(Some(comparison.present.clone()));
+        }
         let Some(found) = base.found else { return Ok(None) };
         if comparison.present.known() == Some(found) {
             return Ok(Some(comparison.present.clone()));
@@ -191,14 +194,14 @@ impl Overlay {
     }
 
     /// The measure that is shown for a held change, and the number of hunks in its diff. The measure is the one it was
-    /// judged by; if there was nothing before, only the diff tells what goes.
+    /// judged by; if there was nothing before, or the change goes back to that, only the diff tells what goes.
     fn told_measure(&self, base: &Base, comparison: &Comparison) -> Result<(Option<Measure>, u64)> {
         let judged = comparison.measure;
         let Some(old) = self.shown_against(base, comparison)? else {
             return Ok((judged, comparison.hunk_count(&comparison.old, judged)));
         };
         let shown = compare::facts(&old, &comparison.new).measure;
-        let told = if comparison.old.exists() { judged } else { shown };
+        let told = if comparison.old.exists() && !comparison.is_back() { judged } else { shown };
         Ok((told, comparison.hunk_count(&old, shown)))
     }
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use super::expiry::Expiry;
-use super::{Review, Reviewed, Taken, WAIT_FOR_WRITERS, Writers, failed};
+use super::{Review, Reviewed, Reviewing, Taken, WAIT_FOR_WRITERS, Writers, failed};
 use crate::model::{ChangeId, RelPath};
 use crate::overlay::judge::side::Side;
 use crate::overlay::{Error, Overlay, Result};
@@ -43,6 +43,7 @@ pub(super) struct Landable {
     pub taken: Taken,
     pub new: Side,
     pub present: Side,
+    /// [`Done::Discarded`] if nothing of it is left to land.
     pub done: Done,
     pub backup: Option<Kept>,
 }
@@ -61,8 +62,8 @@ impl Overlay {
         let deadline = Instant::now() + if how.wait { WAIT_FOR_WRITERS } else { Duration::ZERO };
         let ids = self.with_emptied_dirs(self.with_landing_first(ids));
         self.check_contents_named(&ids)?;
-        let taken = self.take_all(&ids, Writers::WaitedFor { deadline })?;
-        let result = self.confirm_taken(&taken.taken, how);
+        let mut taken = self.take_all(&ids, Writers::WaitedFor { deadline })?;
+        let result = self.confirm_taken(&mut taken, how);
         let taken = taken.give_back();
         let mut outcomes = result?;
         if !how.review.dry_run {
@@ -87,7 +88,8 @@ impl Overlay {
         })
     }
 
-    fn confirm_taken(&self, taken: &[Taken], how: &ConfirmHow) -> Reviewed<Vec<Outcome>> {
+    fn confirm_taken(&self, reviewing: &mut Reviewing<'_>, how: &ConfirmHow) -> Reviewed<Vec<Outcome>> {
+        let taken = reviewing.taken.as_slice();
         if how.expiry == Expiry::Guard {
             // A new directory that replaces nothing, or one that goes, has nothing that a reviewer could have overlooked.
             let shows = |change: &&Taken| {
@@ -103,7 +105,9 @@ impl Overlay {
         };
         dirs.iter().try_for_each(|dir| check_dir(dir).inspect_err(|err| refused(dir, err)))?;
         let landable = |change| self.landable(change, taken, how).inspect_err(|err| refused(change, err));
-        let mut landables = files.into_iter().map(landable).collect::<Reviewed<Vec<Landable>>>()?;
+        let landables = files.into_iter().map(landable).collect::<Reviewed<Vec<Landable>>>()?;
+        let (spent, mut landables): (Vec<_>, Vec<_>) =
+            landables.into_iter().partition(|landable| landable.done == Done::Discarded);
         // The replacement of a directory comes before the deletions inside it, and a new directory before what is in it.
         let replaces_dir = |landable: &Landable| landable.present.is_dir() && !landable.new.is_dir();
         let depth = |landable: &Landable| match landable.new.is_dir() {
@@ -117,15 +121,18 @@ impl Overlay {
         let outcomes = landables.iter().map(outcome).chain(dirs.iter().map(|dir| dir.outcome(Done::Applied)));
         let mut outcomes: Vec<Outcome> = outcomes.collect();
         if how.review.dry_run {
+            outcomes.extend(spent.iter().map(|landable| landable.taken.outcome(Done::Discarded)));
             return Ok(outcomes);
         }
-        let landed = self.land_all(&mut landables, &dirs, &how.review.by);
-        let Landed { backups, operation } = landed.map_err(|err| self.not_landed(err, "nothing was applied"))?;
+        let mut dropping = self.dropping_of(reviewing, &spent.iter().map(|spent| spent.taken.row.id).collect());
+        let dirs: Vec<&Taken> = reviewing.taken.iter().filter(|change| change.row.removes_dir()).collect();
+        let Landed { backups, operation } = self.land_all(&mut landables, &dirs, &mut dropping, &how.review)?;
         let mut names = backups.into_iter();
         for (outcome, landable) in outcomes.iter_mut().zip(&landables) {
             outcome.backup = landable.backup.and_then(|_| names.next());
         }
         outcomes.iter_mut().for_each(|outcome| outcome.operation = operation.map(|operation| operation.to_string()));
+        outcomes.extend(self.dropped(dropping, &names.collect::<Vec<String>>(), operation));
         Ok(outcomes)
     }
 
@@ -158,7 +165,11 @@ impl Overlay {
         }
         let (new, done) = match as_based || how.force {
             true => (new.closed(), Done::Applied),
-            false => (self.merged(change, &mut new, &mut present, how.merging)?, Done::Merged),
+            false => {
+                let mut merged = self.merged(change, &mut new, &mut present, how.merging)?;
+                let is_spent = self.is_spent(change, &mut merged, &mut present)?;
+                (merged, if is_spent { Done::Discarded } else { Done::Merged })
+            }
         };
         Ok(Landable { taken, new, present: present.closed(), done, backup: None })
     }

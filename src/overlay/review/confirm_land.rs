@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::confirm::Landable;
-use super::{Taken, reviewed};
+use super::discard::Dropping;
+use super::{Review, Reviewed, Taken, reviewed};
 use crate::model::{BackupKind, RelPath, Stamp};
 use crate::overlay::error::Context;
 use crate::overlay::judge::land::{Replacement, content_effect, link_effects};
@@ -17,9 +18,28 @@ use crate::store::{
 use crate::sys::file::{FileKind, Meta};
 
 impl Overlay {
-    /// One landing for all of `landables`, by which the directories of `dirs` go too.
-    pub(super) fn land_all(&self, landables: &mut [Landable], dirs: &[&Taken], by: &Writer) -> Result<Landed> {
-        let (landing, mut epilogue) = self.stage_all(landables, dirs, by)?;
+    /// One landing for all of `landables`, by which the directories of `dirs` go too, and what is being dropped from
+    /// the view is kept.
+    pub(super) fn land_all(
+        &self,
+        landables: &mut [Landable],
+        dirs: &[&Taken],
+        dropping: &mut Dropping<'_>,
+        review: &Review,
+    ) -> Reviewed<Landed> {
+        let nothing = |err| self.not_landed(err, "nothing was applied");
+        let (mut landing, mut epilogue) = self.stage_all(landables, dirs, &review.by).map_err(nothing)?;
+        self.stage_dropped(dropping, review, &mut landing, &mut epilogue)?;
+        self.look_below(dropping)?;
+        self.land_staged((landing, epilogue), landables, dirs).map_err(nothing)
+    }
+
+    fn land_staged(
+        &self,
+        (landing, mut epilogue): (Landing<'_>, Epilogue),
+        landables: &mut [Landable],
+        dirs: &[&Taken],
+    ) -> Result<Landed> {
         let elsewhere = self.anchors_elsewhere(landables, &epilogue);
         epilogue.anchors.extend(elsewhere.iter().cloned());
         let applied = self.apply_all(landing.promise(epilogue)?, landables, dirs, elsewhere)?;

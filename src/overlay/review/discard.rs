@@ -171,9 +171,20 @@ impl Overlay {
         // Open descriptors go on working, and their next close is judged anew (SPEC §8).
         let reviewing = self.take_all(&ids, Writers::LeftAlone)?;
         self.check_nothing_left_inside(&reviewing.taken)?;
+        Ok(self.dropping_claimed(reviewing))
+    }
+
+    /// Takes changes on their way out of the view out of a claim on these and others.
+    pub(super) fn dropping_of(&self, claimed: &mut Reviewing<'_>, going: &HashSet<UpperId>) -> Dropping<'_> {
+        let (taken, rest) = std::mem::take(&mut claimed.taken).into_iter().partition(|one| going.contains(&one.row.id));
+        claimed.taken = rest;
+        self.dropping_claimed(Reviewing { overlay: self, taken })
+    }
+
+    fn dropping_claimed<'a>(&'a self, reviewing: Reviewing<'a>) -> Dropping<'a> {
         let given_away = GivenAway { overlay: self, entries: Vec::new(), is_done: false };
         let outcomes = reviewing.taken.iter().map(|change| change.outcome(Done::Discarded)).collect();
-        Ok(Dropping { given_away, reviewing, outcomes, kept: Vec::new(), shown: Vec::new() })
+        Dropping { given_away, reviewing, outcomes, kept: Vec::new(), shown: Vec::new() }
     }
 
     /// Adds the held removals of directories above these changes: what comes back needs its directories, so they come

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::confirm::{ConfirmHow, check_mode_below};
 use super::discard::discarded_for;
 use super::expiry::Expiry;
-use super::{Review, Reviewed, Taken, WAIT_FOR_WRITERS, Writers, failed, reviewed};
+use super::{Review, Reviewed, Taken, WAIT_FOR_WRITERS, Writers, failed, goes_back, reviewed};
 use crate::diff::{self, Measure};
 use crate::model::{BackupKind, ChangeId, ChangeKind, Digest};
 use crate::overlay::error::Context;
@@ -137,6 +137,11 @@ impl Overlay {
         };
         let mut new = self.row_side(row).map_err(|err| failed(path, &err))?;
         self.check_as_reviewed(change, &mut new)?;
+        if goes_back(row) {
+            return Err(refused(
+                "is a change back to what it was based on, before others changed that: take it as a whole",
+            ));
+        }
         let old = self.shown_old(row).map_err(|err| failed(path, &err))?;
         let is_text = |side: &Side| side.is_file() && side.diff_side() == diff::Side::Text;
         let is_plain = change.held.kind == ChangeKind::Modify && row.what == What::File && row.names.len() == 1;

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 
 use super::confirm::Merging;
-use super::{Reviewed, Taken, failed};
+use super::{Reviewed, Taken, failed, goes_back};
 use crate::diff::{self, Merge};
 use crate::model::RelPath;
 use crate::overlay::error::Context;
@@ -71,6 +71,23 @@ impl Overlay {
             wear_looks(&mut merged, new).map_err(|err| failed(path, &err.into()))?;
         }
         Ok(merged)
+    }
+
+    /// True if nothing of a change is left to land: `merged` with others' edits it is what lower has already.
+    pub(super) fn is_spent(&self, change: &Taken, merged: &mut Side, present: &mut Side) -> Reviewed<bool> {
+        let (row, path) = (&change.row, change.row.path());
+        let fault = |err: Error| failed(path, &err);
+        let hash = |side: &mut Side| side.kept().doing(|| format!("hash {path}")).map_err(fault);
+        let (merges_to, has) = (hash(merged)?, hash(present)?);
+        if merges_to.is_none() || merges_to != has || change.held.is_of(merged.standing(), merged.digest) {
+            return Ok(false);
+        }
+        let brings_more = !row.further_names().is_empty() || !self.looks_brought(row).map_err(fault)?.is_empty();
+        if brings_more && goes_back(row) {
+            let why = "nothing of its content is left to apply, and what else it brings was held with that";
+            return Err(refused_at(path, ErrorCode::Conflict, why).about(change.held.id.as_str()));
+        }
+        Ok(!brings_more)
     }
 
     /// Merges two edits of the same text that changed different lines (SPEC §9). `refuse` gets the hunks that clash, if
