@@ -50,6 +50,7 @@ mod stand_in;
 mod stress;
 mod structure;
 mod symlinks;
+mod times;
 mod together;
 mod tracked;
 mod undo;

@@ -578,8 +578,9 @@ fn a_directorys_times_move_with_the_names_that_wait_in_it() {
     assert!(shown() > moved);
     view.sh("touch -d 2001-01-01 pkg").ok();
     assert_eq!(fs::metadata(view.path("pkg")).expect("stat").mtime(), 978_307_200);
+    let set = shown();
     view.cli(&["discard", "--all", "--yes"]).ok();
-    assert_eq!(shown(), below());
+    assert!(shown() > moved && shown()[1] >= set[1], "{moved:?}, {set:?}, then {:?}", shown());
     let imports = "\
 import sys; sys.path.insert(0, ''); sys.dont_write_bytecode = True; import pkg
 raises = False

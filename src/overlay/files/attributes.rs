@@ -168,9 +168,9 @@ impl Overlay {
 impl State {
     /// Returns what programs see of a node whose attributes are `meta`.
     pub fn attributes(&self, node: NodeId, meta: Meta, holds: Holds) -> Attributes {
-        // Mostly there is no entry at all, and no path needs to be put together.
-        let dir = (meta.is_dir() && self.uppers.count() > 0).then(|| self.nodes.path(node).ok()).flatten();
-        let meta = dir.map_or(meta, |dir| self.uppers.with_times(&dir, meta));
+        // Mostly there are none, and no path needs to be put together.
+        let path = self.uppers.have_times(meta.kind).then(|| self.nodes.path(node).ok()).flatten();
+        let meta = path.map_or(meta, |path| self.uppers.with_times(&path, meta));
         Attributes { inode: self.nodes.shown_inode(node), meta: self.nodes.as_seen(node, meta), holds }
     }
 }

@@ -6,12 +6,14 @@
 //! the number under which an entry is in either map. `by_change` has the entries whose row is held. `counted` has those
 //! whose row says that they are a directory, or are or may be in the place of one.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 
+use super::times::Latest;
 use crate::model::{Births, ChangeId, ChangeKind, Reason, RelPath, Stamp, Timestamp};
 use crate::store::{Base, Below, Held, Kept, UpperId, UpperRow, What};
-use crate::sys::file::{self, Meta};
+use crate::sys::file::{self, FileKind, Meta};
 
 #[derive(Debug)]
 pub(in crate::overlay) struct Upper {
@@ -192,8 +194,26 @@ impl CountedIn {
 #[derive(Default)]
 struct Children {
     names: BTreeMap<OsString, UpperId>,
-    /// When a name last came or went that lower does not have, or has.
-    changed: Option<Timestamp>,
+    times: DirTimes,
+}
+
+/// The times that a directory has by its names in the view, unless lower's are later.
+#[derive(Clone, Default)]
+struct DirTimes {
+    /// When a name last came or went that lower does not have, or has. `None` if somebody has set the time since.
+    modified: Option<Timestamp>,
+    /// The same, whatever was set; or what was shown last, if that is later.
+    changed: Cell<Option<Timestamp>>,
+    /// A name has gone that was not lower's, or came back from there. With one that lands, lower's times move as well.
+    is_back: bool,
+}
+
+impl DirTimes {
+    fn note_change(&mut self) {
+        let now = file::now();
+        self.modified = Some(now);
+        self.changed.set(self.changed.get().max(Some(now)));
+    }
 }
 
 /// True if the view has other names by an entry than lower: one that lower lacks, or none where lower has one.
@@ -206,6 +226,8 @@ pub(in crate::overlay) struct Uppers {
     entries: HashMap<UpperId, Upper>,
     /// Directory, then name: a directory's entries are read and moved together.
     by_name: BTreeMap<RelPath, Children>,
+    /// Directories that had entries and have none any more.
+    dirs_before: Latest<DirTimes>,
     by_inode: HashMap<(u64, u64), Vec<UpperId>>,
     by_taken: HashMap<(u64, u64), Vec<UpperId>>,
     based_on: HashMap<UpperId, (u64, u64)>,
@@ -531,44 +553,80 @@ impl Uppers {
     }
 
     fn put_names(&mut self, row: &UpperRow) {
-        let changed = changes_names(row).then(file::now);
         for path in &row.names {
             let (Some(dir), Some(name)) = (path.parent(), path.name()) else { continue };
-            let children = self.by_name.entry(dir).or_default();
+            let before = &mut self.dirs_before;
+            let children = self.by_name.entry(dir).or_insert_with_key(|dir| Children {
+                names: BTreeMap::new(),
+                times: before.take(dir).unwrap_or_default(),
+            });
             children.names.insert(name.to_owned(), row.id);
-            children.changed = changed.or(children.changed);
+            if changes_names(row) {
+                children.times.note_change();
+            }
         }
     }
 
     fn take_names(&mut self, row: &UpperRow) {
-        let changed = changes_names(row).then(file::now);
         for path in &row.names {
             let (Some(dir), Some(name)) = (path.parent(), path.name()) else { continue };
             let Some(children) = self.by_name.get_mut(&dir) else { continue };
             if children.names.get(name) == Some(&row.id) {
                 children.names.remove(name);
-                children.changed = changed.or(children.changed);
+                if changes_names(row) {
+                    children.times.note_change();
+                    children.times.is_back = true;
+                }
             }
-            if children.names.is_empty() {
-                // With lower's names go lower's times.
-                self.by_name.remove(&dir);
+            if children.names.is_empty()
+                && let Some(Children { times, .. }) = self.by_name.remove(&dir)
+                && times.is_back
+            {
+                // With lower's names come lower's times, but none that are older.
+                self.dirs_before.note(dir, times);
             }
         }
     }
 
-    /// A directory's attributes with the times that its names in the view give it. Git's cache of untracked files and
-    /// Python's of modules go by them.
-    pub fn with_times(&self, dir: &RelPath, meta: Meta) -> Meta {
-        match self.by_name.get(dir).and_then(|children| children.changed) {
-            Some(changed) => Meta { mtime: meta.mtime.max(changed), ctime: meta.ctime.max(changed), ..meta },
-            None => meta,
+    /// True if anything of that kind may have other times in the view than lower gives it.
+    pub fn have_times(&self, kind: FileKind) -> bool {
+        match kind {
+            FileKind::Directory => self.count() > 0 || !self.dirs_before.is_empty(),
+            _ => false,
         }
     }
 
-    /// Somebody has set a directory's times: from then on they are what it says.
-    pub fn times_were_set(&mut self, dir: &RelPath) {
-        if let Some(children) = self.by_name.get_mut(dir) {
-            children.changed = None;
+    /// Attributes with the times that a directory has by its names in the view.
+    pub fn with_times(&self, path: &RelPath, meta: Meta) -> Meta {
+        if !meta.is_dir() {
+            return meta;
+        }
+        let children = self.by_name.get(path);
+        let times = children.map(|children| &children.times).or_else(|| self.dirs_before.get(path));
+        let Some((times, changed)) = times.and_then(|times| Some((times, times.changed.get()?))) else { return meta };
+        let mtime = meta.mtime.max(times.modified.unwrap_or(meta.mtime));
+        let mut ctime = meta.ctime.max(changed);
+        if ctime.seconds == meta.ctime.seconds && children.is_some_and(|children| self.has_other_names(children)) {
+            // Git compares whole seconds, and shares what it knows of the directory between the view and the project.
+            ctime = Timestamp { seconds: meta.ctime.seconds + 1, nanoseconds: 0 };
+            times.changed.set(Some(ctime));
+        }
+        Meta { mtime, ctime, ..meta }
+    }
+
+    /// True if a directory has other names in the view than below.
+    fn has_other_names(&self, children: &Children) -> bool {
+        let mut uppers = children.names.values().filter_map(|id| self.get(*id));
+        uppers.any(|upper| changes_names(&upper.row) && !upper.is_landed())
+    }
+
+    /// Somebody has set the times of something: from then on they are what it says.
+    pub fn times_were_set(&mut self, path: &RelPath) {
+        if let Some(times) = self.dirs_before.get_mut(path) {
+            times.modified = None;
+        }
+        if let Some(children) = self.by_name.get_mut(path) {
+            children.times.modified = None;
         }
     }
 }

@@ -1,0 +1,62 @@
+//! Times in the view that lower does not give: programs go by them to see that something has changed.
+
+use super::*;
+use crate::model::Timestamp;
+use crate::sys::file::Meta;
+
+const LONG_AGO: Timestamp = Timestamp { seconds: 1_000_000_000, nanoseconds: 7 };
+
+impl Bench {
+    fn stat_shown(&self, path: &str) -> Meta {
+        let node = self.node(path).unwrap();
+        self.view().attributes(node).unwrap().meta
+    }
+
+    fn stat_below(&self, path: &str) -> Meta {
+        self.view().lower().stat(&RelPath::parse(path.as_bytes()).unwrap()).unwrap().unwrap()
+    }
+
+    fn set_mtime(&self, path: &str, mtime: Timestamp) {
+        let set = SetAttributes { mtime: SetTime::At(mtime), ..SetAttributes::NOTHING };
+        self.view().set_attributes(self.node(path).unwrap(), None, &set, &ME).unwrap();
+    }
+}
+
+/// The second as which git and others that leave out the rest see the directory; `mtime` first.
+fn seconds(meta: &Meta) -> (i64, i64) {
+    (meta.mtime.seconds, meta.ctime.seconds)
+}
+
+#[test]
+fn a_directory_with_other_names_than_below_has_another_ctime_in_whole_seconds() {
+    let bench = Bench::new();
+    bench.put("d/a", "");
+    bench.save("d/AGENTS.md", "held: sensitive");
+    assert_eq!(bench.held().len(), 1);
+    // Later than the held name came.
+    bench.put("d/human", "");
+    let (shown, below) = (bench.stat_shown("d"), bench.stat_below("d"));
+    assert_eq!(shown.mtime, below.mtime.max(shown.mtime));
+    assert_ne!(shown.ctime.seconds, below.ctime.seconds);
+    bench.set_mtime("d", LONG_AGO);
+    let (set, below) = (bench.stat_shown("d"), bench.stat_below("d"));
+    assert_eq!((set.mtime, below.mtime), (LONG_AGO, LONG_AGO));
+    assert_ne!(set.ctime.seconds, below.ctime.seconds);
+    assert!(set.ctime >= shown.ctime);
+}
+
+#[test]
+fn and_its_times_do_not_go_back_with_the_last_of_those_names() {
+    let bench = Bench::new();
+    bench.put("d/a", "");
+    bench.save("d/AGENTS.md", "held: sensitive");
+    bench.set_mtime("d", LONG_AGO);
+    let before = bench.stat_shown("d");
+    bench.discard_all().unwrap();
+    let after = bench.stat_shown("d");
+    assert!(after.mtime > LONG_AGO && after.ctime >= before.ctime, "{before:?} {after:?}");
+    assert_ne!(seconds(&after), seconds(&before));
+    assert_eq!(bench.stat_below("d").mtime, LONG_AGO);
+    bench.save("d/AGENTS.md", "held again");
+    assert!(bench.stat_shown("d").ctime >= after.ctime);
+}
