@@ -139,7 +139,7 @@ impl Overlay {
             }
         }
         self.remember_changed(target, &after, set.mtime);
-        if target.kind == FileKind::Directory && set.mtime != SetTime::Keep {
+        if set.mtime != SetTime::Keep {
             self.state.lock().uppers.times_were_set(path);
         }
         Ok(())

@@ -383,6 +383,9 @@ impl Overlay {
             return self.begin_anew(&mut state, row.id);
         }
         let node = state.node_at(path);
+        if let (Writing::GoesOn, Some(below)) = (writing, shown.meta.filter(|meta| !meta.is_dir())) {
+            state.uppers.note_discarded(path, &below);
+        }
         let by_other_name = node.filter(|node| state.nodes.at(path) != Some(*node));
         let meta = self.goes_on_below(&mut state, row, shown);
         if let Some(node) = node {

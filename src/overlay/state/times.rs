@@ -5,7 +5,8 @@
 
 use std::collections::HashMap;
 
-use crate::model::RelPath;
+use crate::model::{RelPath, Timestamp};
+use crate::sys::file::Meta;
 
 /// How many paths have such times at least. What has had none for longest goes first, and shows lower's.
 const PATHS_MIN: usize = 8192;
@@ -46,5 +47,22 @@ impl<T> Latest<T> {
 
     pub fn take(&mut self, path: &RelPath) -> Option<T> {
         self.newer.remove(path).or_else(|| self.older.remove(path))
+    }
+}
+
+/// What became of a file in the view without lower's file changing: a change of it was discarded.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Discarded {
+    /// The time of lower's file, which counts again from the next time that it is given.
+    pub below: Timestamp,
+    pub at: Timestamp,
+}
+
+impl Discarded {
+    pub fn shown(&self, meta: Meta) -> Meta {
+        match meta.mtime == self.below {
+            true => Meta { mtime: meta.mtime.max(self.at), ctime: meta.ctime.max(self.at), ..meta },
+            false => meta,
+        }
     }
 }

@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 
-use super::times::Latest;
+use super::times::{Discarded, Latest};
 use crate::model::{Births, ChangeId, ChangeKind, Reason, RelPath, Stamp, Timestamp};
 use crate::store::{Base, Below, Held, Kept, UpperId, UpperRow, What};
 use crate::sys::file::{self, FileKind, Meta};
@@ -228,6 +228,8 @@ pub(in crate::overlay) struct Uppers {
     by_name: BTreeMap<RelPath, Children>,
     /// Directories that had entries and have none any more.
     dirs_before: Latest<DirTimes>,
+    /// Files of which a change was discarded.
+    discarded: Latest<Discarded>,
     by_inode: HashMap<(u64, u64), Vec<UpperId>>,
     by_taken: HashMap<(u64, u64), Vec<UpperId>>,
     based_on: HashMap<UpperId, (u64, u64)>,
@@ -592,14 +594,14 @@ impl Uppers {
     pub fn have_times(&self, kind: FileKind) -> bool {
         match kind {
             FileKind::Directory => self.count() > 0 || !self.dirs_before.is_empty(),
-            _ => false,
+            _ => !self.discarded.is_empty(),
         }
     }
 
-    /// Attributes with the times that a directory has by its names in the view.
+    /// Attributes with the times that a directory has by its names in the view, and a file by what was discarded of it.
     pub fn with_times(&self, path: &RelPath, meta: Meta) -> Meta {
         if !meta.is_dir() {
-            return meta;
+            return self.discarded.get(path).map_or(meta, |discarded| discarded.shown(meta));
         }
         let children = self.by_name.get(path);
         let times = children.map(|children| &children.times).or_else(|| self.dirs_before.get(path));
@@ -620,8 +622,14 @@ impl Uppers {
         uppers.any(|upper| changes_names(&upper.row) && !upper.is_landed())
     }
 
+    /// A change of what lower has at `path` has gone, so that the view shows other content without any new time below.
+    pub fn note_discarded(&mut self, path: &RelPath, below: &Meta) {
+        self.discarded.note(path.clone(), Discarded { below: below.mtime, at: file::now() });
+    }
+
     /// Somebody has set the times of something: from then on they are what it says.
     pub fn times_were_set(&mut self, path: &RelPath) {
+        self.discarded.take(path);
         if let Some(times) = self.dirs_before.get_mut(path) {
             times.modified = None;
         }

@@ -28,6 +28,40 @@ fn seconds(meta: &Meta) -> (i64, i64) {
 }
 
 #[test]
+fn a_file_of_which_a_change_was_discarded_is_newer_than_that() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.set_mtime("a", LONG_AGO);
+    bench.save("a", &changed(100, 60));
+    let held = bench.stat_shown("a");
+    bench.discard_all().unwrap();
+    let back = bench.stat_shown("a");
+    assert!(back.mtime > held.mtime && back.ctime > held.ctime, "{held:?} {back:?}");
+    assert_eq!((bench.stat_below("a").mtime, bench.read("a")), (LONG_AGO, Some(lines(100))));
+    // More than the kernel's clock lags behind.
+    std::thread::sleep(Duration::from_millis(20));
+    bench.undo(&bench.latest()).unwrap();
+    let again = bench.stat_shown("a");
+    assert!(again.mtime > back.mtime && again.ctime > back.ctime, "{back:?} {again:?}");
+    assert_eq!(bench.read("a"), Some(changed(100, 60)));
+    bench.discard_all().unwrap();
+    assert!(bench.stat_shown("a").mtime > again.mtime);
+    // The view's file is lower's, and what is set there counts, even the time that it has.
+    bench.set_mtime("a", LONG_AGO);
+    assert_eq!(bench.stat_shown("a").mtime, LONG_AGO);
+}
+
+#[test]
+fn it_has_lowers_times_again_once_lower_changes() {
+    let bench = Bench::new();
+    bench.put("a", &lines(100));
+    bench.save("a", &changed(100, 60));
+    bench.discard_all().unwrap();
+    bench.put("a", &lines(99));
+    assert_eq!(bench.stat_shown("a").mtime, bench.stat_below("a").mtime);
+}
+
+#[test]
 fn a_directory_with_other_names_than_below_has_another_ctime_in_whole_seconds() {
     let bench = Bench::new();
     bench.put("d/a", "");

@@ -283,7 +283,6 @@ impl Overlay {
             let new = self.store.create_upper_symlink(std::ffi::OsStr::from_bytes(&target))?;
             let place = self.store.upper_place(new.id());
             place.set_owner(owner.0, owner.1)?;
-            place.set_times(file::to_timespec(version.mtime), file::to_timespec(version.mtime))?;
             place.sync_dir()?;
             return Ok(Content { new, file: None });
         }
@@ -296,7 +295,10 @@ impl Overlay {
         }
         // Last: an access list changes the group bits.
         file::set_mode(fd, file::mode_beside_list(version.mode, version.group, Some(&upper.file))?)?;
-        file::set_times(fd, file::to_timespec(version.mtime), file::to_timespec(version.mtime))?;
+        // It has the time at which it comes: what was built since it went is of other content. Not by the kernel's
+        // clock, which lags by some milliseconds behind what the view may have shown.
+        let now = file::to_timespec(file::now());
+        file::set_times(fd, now, now)?;
         upper.file.sync_all()?;
         self.store.upper_place(upper.new.id()).sync_dir()?;
         Ok(Content { new: upper.new, file: Some(upper.file) })
