@@ -537,15 +537,17 @@ fn a_daemon_that_cannot_start_again_leaves_the_project_bare() {
     scratch.write("a", lines(100));
     let view = scratch.mount();
     view.write("a", rewritten());
-    scratch.write(".fettle.toml", "no such key = at all");
+    let database = scratch.lower().join(".fettle/fettle.db");
+    fs::write(&database, "no database".repeat(1000)).expect("as a failing disk would");
     view.kill_daemon();
     eventually("no process is left", || scratch.daemons().is_empty());
     assert!(!view.is_mounted());
     assert_eq!(fs::read_to_string(scratch.project().join("a")).expect("bare"), lines(100));
     let log = fs::read_to_string(scratch.lower().join(".fettle/daemon.log")).expect("the log");
-    assert!(log.contains(".fettle.toml"), "why: {log}");
-    scratch.write(".fettle.toml", "");
-    assert_eq!(view.only_held().path, "a", "what is held is in the state directory");
+    assert!(log.contains("is damaged"), "why: {log}");
+    let stage = fs::read_dir(scratch.lower().join(".fettle/stage")).expect("stage");
+    let held = stage.map(|file| fs::read_to_string(file.expect("a file").path()).expect("its content"));
+    assert_eq!(held.collect::<Vec<_>>(), [rewritten()], "what is held is in the state directory");
 }
 
 #[test]
