@@ -146,11 +146,7 @@ impl Overlay {
                 state.expected(path)
             };
             let Some(expected) = expected else { return Ok(false) };
-            let outside = match read.take() {
-                Some(side) => self.outside_of(path, &expected, side.meta),
-                None => self.outside(path, &expected),
-            };
-            match outside? {
+            match self.outside(path, &expected, read.take())? {
                 Some(outside) if outside.kind != ExternalKind::Deleted => {}
                 Some(_) | None => return Ok(false),
             }
@@ -194,11 +190,7 @@ impl Overlay {
             (state.expected(path), state.past.had(from).cloned())
         };
         if let Some(expected) = expected {
-            let outside = match read {
-                Some(side) => self.outside_of(path, &expected, side.meta),
-                None => self.outside(path, &expected),
-            };
-            return Ok(outside?.is_none());
+            return Ok(self.outside(path, &expected, read)?.is_none());
         }
         let mut present = self.present_side(path)?;
         let is_what_was_there = match had {
@@ -212,8 +204,9 @@ impl Overlay {
         Ok(is_what_was_there || is_there_again()?)
     }
 
-    fn outside(&self, path: &RelPath, expected: &Expected) -> Result<Option<Outside>> {
-        self.outside_of(path, expected, self.meta_below(path)?)
+    fn outside(&self, path: &RelPath, expected: &Expected, read: Option<&Side>) -> Result<Option<Outside>> {
+        let meta = read.map_or_else(|| self.meta_below(path), |side| Ok(side.meta))?;
+        self.outside_of(path, expected, meta)
     }
 
     fn outside_of(&self, path: &RelPath, expected: &Expected, meta: Option<Meta>) -> Result<Option<Outside>> {
@@ -328,7 +321,7 @@ impl Overlay {
     fn news_of(&self, path: &RelPath) -> Result<Option<EventDraft>> {
         loop {
             let Some(expected) = self.state.lock().expected(path) else { return Ok(None) };
-            let Some(outside) = self.outside(path, &expected)? else {
+            let Some(outside) = self.outside(path, &expected, None)? else {
                 // The path is as it was. If the same change comes once more, it is another one.
                 self.state.lock().heralded.0.remove(path);
                 return Ok(None);
