@@ -233,9 +233,15 @@ impl Database {
         Ok(row.max(file).max(generation::number_before(&self.connection)?) + 1)
     }
 
-    /// Skips the numbers of rows that recovery has saved, which only intents knew of, and those of earlier generations.
-    pub(super) fn pass_used_numbers(&mut self, dirs: &StateDirs) -> Result<()> {
+    /// Skips the numbers of rows that only intents knew of and that recovery has saved.
+    pub(super) fn pass_saved_uppers(&mut self, dirs: &StateDirs) -> Result<()> {
         self.upper_next = self.upper_next.max(self.first_free_upper(dirs)?);
+        Ok(())
+    }
+
+    /// Skips the numbers of earlier generations.
+    pub(super) fn pass_generation(&mut self) -> Result<()> {
+        self.upper_next = self.upper_next.max(generation::number_before(&self.connection)? + 1);
         Ok(())
     }
 

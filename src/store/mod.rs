@@ -145,8 +145,8 @@ pub struct Store {
     /// A leaf.
     followers: Followers,
     room: Arc<Room>,
-    /// True until the session makes its first file, once it has recovered. Taken before `database`.
-    begins_generation: Mutex<bool>,
+    /// The generation that begins with the session's first file, until that is made. Taken before `database`.
+    coming_generation: Mutex<Option<i64>>,
     /// True once the database has recorded in which boot this process makes temporary names. Taken before `database`.
     boot_noted: Mutex<bool>,
 }
@@ -172,7 +172,7 @@ impl Store {
             purging: Purging::default(),
             followers: Followers::default(),
             room: Arc::default(),
-            begins_generation: Mutex::default(),
+            coming_generation: Mutex::default(),
             boot_noted: Mutex::default(),
             left_over: Mutex::default(),
             in_passing: Mutex::default(),

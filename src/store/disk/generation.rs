@@ -107,40 +107,40 @@ pub(in crate::store) fn words_for(set_aside: &[String]) -> Option<String> {
 }
 
 impl Store {
-    /// True if files were made that this database cannot know of. Only recovery may ask.
-    pub(in crate::store) fn is_put_back(&self) -> Result<bool> {
-        Ok(self.newest_file()? > generation_in(self.database.lock().reader())?)
+    /// The database's own. If that of the [newest file](Self::generation_of_files) is later, the database cannot know of
+    /// all files.
+    pub(in crate::store) fn generation(&self) -> Result<i64> {
+        generation_in(self.database.lock().reader())
     }
 
-    fn newest_file(&self) -> Result<i64> {
+    /// The last in which a file was made. Only recovery may ask, before it moves any.
+    pub(in crate::store) fn generation_of_files(&self) -> Result<i64> {
         let uppers = self.dirs.stage_files()?.into_iter().map(generation_of).max();
         Ok(generation_beside(self.dirs.state(), self.dirs.describe()).max(uppers.unwrap_or(0)))
     }
 
-    /// Called once nothing is left that a next recovery would take for left over: the first file that is made begins a
-    /// generation.
-    pub(in crate::store) fn expect_generation(&self) {
-        *self.begins_generation.lock() = true;
+    /// Called once nothing is left that a next recovery would take for left over: the first file that is made begins the
+    /// generation after `last`.
+    pub(in crate::store) fn expect_generation(&self, last: i64) {
+        *self.coming_generation.lock() = Some(last.saturating_add(1).min(GENERATION_MAX));
     }
 
     /// Called before a file is made. From then on numbers are those of this session's generation.
     pub(in crate::store) fn begin_generation(&self) -> Result<()> {
-        let mut begins = self.begins_generation.lock();
-        if *begins {
-            self.vitally(|| self.raise_generation())?;
-            *begins = false;
+        let mut coming = self.coming_generation.lock();
+        if let Some(generation) = *coming {
+            self.vitally(|| self.raise_generation(generation))?;
+            *coming = None;
         }
         Ok(())
     }
 
-    fn raise_generation(&self) -> Result<()> {
-        let newest = self.newest_file()?.max(generation_in(self.database.lock().reader())?);
-        let raised = newest.saturating_add(1).min(GENERATION_MAX);
+    fn raise_generation(&self, raised: i64) -> Result<()> {
         self.unsynced.sync()?;
         {
             let mut database = self.database.lock();
             database.write_durably(|tx| settings::set(tx, GENERATION, &raised.to_string()))?;
-            database.pass_used_numbers(&self.dirs)?;
+            database.pass_generation()?;
         }
         // Without it a database that is put back may not be noticed, which is no reason to refuse what a program writes.
         if let Err(err) = note_beside(self.dirs.state(), self.dirs.describe(), raised) {

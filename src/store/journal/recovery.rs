@@ -90,7 +90,7 @@ impl Store {
         let mut recovered = Recovered::default();
         // If disk space has to be freed first, recovery goes on from where it was.
         self.vitally(|| self.recover_once(lower, &mut recovered))?;
-        self.database.lock().pass_used_numbers(&self.dirs)?;
+        self.database.lock().pass_saved_uppers(&self.dirs)?;
         Ok(recovered)
     }
 
@@ -111,7 +111,8 @@ impl Store {
         recovered.swept += self.sweep_strays(&sweep)?;
         self.recover_from_power_cut(&sweep, recovered)?;
         self.remove_doomed(lower)?;
-        let is_cleared = match self.is_put_back()? {
+        let (known, made) = (self.generation()?, self.generation_of_files()?);
+        let is_cleared = match made > known {
             true => self.set_unknown_aside(recovered)?,
             false => {
                 recovered.swept += self.sweep_stage()?;
@@ -121,7 +122,7 @@ impl Store {
         };
         // While something stays, the next start must not take it for left over either.
         if is_cleared {
-            self.expect_generation();
+            self.expect_generation(known.max(made));
         }
         Ok(())
     }
