@@ -52,8 +52,8 @@ pub fn shut_in(hidden: &[PathBuf]) -> io::Result<()> {
     drop_capabilities()
 }
 
-/// Covers a directory with an empty one, and anything else with a device that has nothing. No process inside can take that away: root lacks the capability, and in a
-/// namespace of a user's own these mounts are locked.
+/// Covers a directory with an empty one, and anything else with a device that has nothing. No process inside can take
+/// that away: root lacks the capability, and in a namespace of a user's own these mounts are locked.
 pub fn cover(path: &Path) -> io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY;
     match rustix::mount::mount("tmpfs", path, "tmpfs", flags, Some(c"mode=755")) {

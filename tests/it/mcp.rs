@@ -9,7 +9,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use crate::harness::{Output, Scratch, eventually, lines, mounted_scratch, venv, with_changed_lines};
+use crate::harness::{Output, Scratch, View, eventually, lines, mounted_scratch, venv, with_changed_lines};
 use pipe::Pipe;
 
 /// The latest client, which speaks the generation without a handshake and the one with.
@@ -42,6 +42,14 @@ fn agent(scratch: &Scratch, dir: &Path, before: &[&str], script: &str, by: Gener
     command.args(&words[1..]).args(["-c", &script]).current_dir(dir);
     command.envs([("MODE", by.mode), ("VERSION", by.version)]).env("PROGRAM", program);
     command.output().expect("python").into()
+}
+
+/// A view in which a large change of `a` waits.
+fn with_a_held(scratch: &Scratch) -> View<'_> {
+    scratch.write("a", lines(100));
+    let view = scratch.mount();
+    view.write("a", with_changed_lines(&lines(100), 90));
+    view
 }
 
 #[test]
@@ -130,9 +138,7 @@ fn a_server_that_was_started_in_the_view_outlives_it() {
 #[test]
 fn a_check_where_something_has_moved_is_refused_as_on_the_command_line() {
     let scratch = mounted_scratch!();
-    scratch.write("a", lines(100));
-    let view = scratch.mount();
-    view.write("a", with_changed_lines(&lines(100), 90));
+    let view = with_a_held(&scratch);
     let mut pipe = Pipe::open(&scratch, view.root(), &[]);
     pipe.initialize("2025-11-25");
     let answer = pipe.answer("check", json!({"command": ["sh", "-c", "echo x > new"]}));
@@ -166,9 +172,7 @@ fn a_diff_without_text_does_not_say_that_nothing_is_held_where_something_is() {
 #[test]
 fn a_diff_goes_on_with_what_was_told_or_not_at_all() {
     let scratch = mounted_scratch!();
-    scratch.write("a", lines(100));
-    let view = scratch.mount();
-    view.write("a", with_changed_lines(&lines(100), 90));
+    let view = with_a_held(&scratch);
     let mut pipe = Pipe::open(&scratch, view.root(), &[]);
     pipe.initialize("2025-11-25");
     let page = pipe.call("diff", json!({"limit": 100}));
@@ -193,9 +197,7 @@ fn a_path_with_a_nul_byte_is_no_path() {
 #[test]
 fn what_is_no_call_gets_an_error_and_changes_nothing() {
     let scratch = mounted_scratch!();
-    scratch.write("a", lines(100));
-    let view = scratch.mount();
-    view.write("a", with_changed_lines(&lines(100), 90));
+    let view = with_a_held(&scratch);
     let mut pipe = Pipe::open(&scratch, view.root(), &[]);
     // Before a handshake there is nothing to call.
     pipe.send(&json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "status"}}));
@@ -255,9 +257,7 @@ enum Leaving {
 #[test]
 fn a_check_that_nobody_waits_for_ends_with_its_command_and_lands_nothing() {
     let scratch = mounted_scratch!();
-    scratch.write("a", lines(100));
-    let view = scratch.mount();
-    view.write("a", with_changed_lines(&lines(100), 90));
+    let view = with_a_held(&scratch);
     for leaving in [Leaving::Cancels, Leaving::Closes, Leaving::Terminates] {
         let there = scratch.root().join(format!("{leaving:?}"));
         // Ends well when it is asked to end, which must not be taken for having passed.

@@ -164,7 +164,7 @@ impl Overlay {
     pub(in crate::overlay) fn note_anothers_within(&self, path: &RelPath, kind: FileKind) {
         let touched: Vec<RelPath> = {
             let state = self.state.lock();
-            let is_older = |path: &&RelPath| !state.past.is_fresh(path);
+            let is_older = |path: &&RelPath| state.is_ours(path) && !state.past.is_fresh(path);
             match kind {
                 FileKind::Directory => {
                     state.seen.keys().filter(|touched| touched.is_within(path)).filter(is_older).cloned().collect()
